@@ -1,0 +1,195 @@
+/* backend.h - the table of operations that a family's forward pass is written in.
+ *
+ * An operation takes n rows. All activations are f32, row-major and dense, in memory of the backend (for the CPU
+ * backends that is host memory). Operations are enqueued in order and cannot fail one by one: a backend keeps its
+ * first error and td_backend_wait returns it. None allocates; td_backend_reserve sizes the scratch beforehand.
+ *
+ * Row-invariance, which all of Tandem stands on: the bits of an output row are a function of that row's inputs (and
+ * of the KV it attends to) alone. They do not depend on n, on the row's place among the n, on the other rows, on how
+ * KV rows were cut into passes, or on the number of threads. An implementation therefore fixes, per output element,
+ * the order of its sums by shapes and absolute key positions only.
+ *
+ * Implementations: ref/ (plain loops, the reference, never tuned), cpu/ (tuned, instruction set chosen at run time),
+ * cuda/. */
+#ifndef TD_BACKEND_BACKEND_H
+#define TD_BACKEND_BACKEND_H
+
+#include "base/status.h"
+#include "tensor/matrix.h"
+
+/* ---- KV memory ---- */
+
+typedef enum td_kv_type { TD_KV_F32, TD_KV_BF16 } td_kv_type;
+
+/* Where the K and V rows of one layer lie inside a page of its group:
+ * K at page + k_offset as [n_kv_heads][page_tokens][head_dim] elements of the layout's type, V at v_offset likewise. */
+typedef struct td_kv_layer {
+    uint32_t group;
+    uint32_t n_kv_heads;
+    uint32_t head_dim;
+    size_t k_offset;
+    size_t v_offset;
+} td_kv_layer;
+
+#define TD_KV_MAX_GROUPS 4
+
+/* Layers that keep the same keys (all of them, or those within one window) form a group; a page of a group holds
+ * page_tokens positions of all its layers, so a sequence has one page table a group. */
+typedef struct td_kv_group {
+    uint32_t window;   /* keys a query may see, itself included; 0: all */
+    size_t page_bytes; /* of one page */
+} td_kv_group;
+
+typedef struct td_kv_layout {
+    td_kv_type type;
+    uint32_t page_tokens; /* a power of two */
+    uint32_t n_groups;
+    td_kv_group group[TD_KV_MAX_GROUPS];
+    uint32_t n_layers;  /* layers that own K and V */
+    td_kv_layer *layer; /* [n_layers], owned by the model */
+} td_kv_layout;
+
+size_t td_kv_type_bytes(td_kv_type type);
+
+/* A page table: entry i holds positions [i*page_tokens, (i+1)*page_tokens); NULL where the page was freed (behind the
+ * window) or not yet taken. */
+typedef uint8_t *const *td_kv_pages;
+
+/* ---- operations ---- */
+
+typedef enum td_act { TD_ACT_GELU_TANH, TD_ACT_SILU, TD_ACT_SIGMOID } td_act;
+
+/* y = x W^T for one of several matrices that share their input. */
+typedef struct td_linear_out {
+    const td_matrix *w; /* [n_out, n_in]; a stack counts as its first matrix */
+    float *y;           /* [n][n_out] */
+} td_linear_out;
+
+typedef struct td_attention {
+    float *out;         /* [n][n_heads*head_dim]; may not overlap q */
+    const float *q;     /* [n][n_heads*head_dim], normed and rotated */
+    uint32_t n;         /* rows */
+    uint32_t n_heads;   /* a multiple of the layer's n_kv_heads; query head h reads KV head h / (n_heads/n_kv_heads) */
+    float scale;        /* of q.k before the softmax */
+    uint32_t window;    /* row at position p sees keys k with p - window < k <= p; 0: k <= p */
+    const int32_t *pos; /* [n] position of each row, >= 0 */
+    const uint32_t *row_seq;  /* [n] index of the row's sequence, ascending */
+    uint32_t n_seq;           /* sequences */
+    const td_kv_pages *pages; /* [n_seq] page table of the layer's group */
+    const int32_t *n_keys;    /* [n_seq] keys [0, n_keys) are written; a key also has to be < n_keys to be seen */
+    const td_kv_layout *layout;
+    const td_kv_layer *layer;
+} td_attention;
+
+typedef struct td_kv_write {
+    const float *k; /* [n][n_kv_heads*head_dim], normed and rotated */
+    const float *v; /* [n][n_kv_heads*head_dim] */
+    uint32_t n;
+    const int32_t *pos;
+    const uint32_t *row_seq;
+    const td_kv_pages *pages; /* pages of every row's position are present and writable */
+    const td_kv_layout *layout;
+    const td_kv_layer *layer;
+} td_kv_write;
+
+/* out[r] = sum over j < k of weight[r][j] * down_e( act(gate_e x[r]) * up_e x[r] ), e = expert[r][j]; the sum runs in
+ * the order of j. Each expert that several rows chose is read once for all of them. */
+typedef struct td_moe {
+    float *out;            /* [n][n_embd] */
+    const float *x;        /* [n][n_embd] */
+    uint32_t n, k;         /* rows; experts a row, <= 64 */
+    const int32_t *expert; /* [n][k] */
+    const float *weight;   /* [n][k] */
+    const td_matrix *gate; /* stack [E][n_ff][n_embd]; with up == NULL a fused stack [E][2*n_ff][n_embd], gate first */
+    const td_matrix *up;
+    const td_matrix *down; /* stack [E][n_embd][n_ff] */
+    td_act act;
+} td_moe;
+
+typedef struct td_backend td_backend;
+
+typedef struct td_backend_ops {
+    const char *name;
+    void (*close)(td_backend *be);
+
+    /* Memory for activations, 64-byte aligned; NULL when there is none. */
+    void *(*alloc)(td_backend *be, size_t bytes);
+    void (*free)(td_backend *be, void *p);
+
+    /* Scratch for passes of up to n_rows rows through matrices of up to n_in inputs and n_out outputs, and for
+     * attention with up to n_heads heads of head_dim. Called at load, before the first operation; may be called again
+     * with more. */
+    td_status (*reserve)(td_backend *be, uint32_t n_rows, uint32_t n_in, uint32_t n_out, uint32_t n_heads,
+                         uint32_t head_dim, td_error *err);
+
+    /* Waits for everything enqueued; the first error since the last wait. */
+    td_status (*wait)(td_backend *be, td_error *err);
+
+    /* y[r] = scale * row id[r] of w. y [n][n_in]. */
+    void (*embed)(td_backend *be, float *y, const td_matrix *w, const int32_t *id, uint32_t n, float scale);
+
+    /* y[r] = x[r] * rsqrt(mean(x[r]^2) + eps) * w for n rows of dim; w NULL: 1. y may be x. */
+    void (*rmsnorm)(td_backend *be, float *y, const float *x, const float *w, uint32_t n, uint32_t dim, float eps);
+
+    /* y[r] = (y[r] + rmsnorm(x[r]; w)) * scale: the residual of a post-normed branch. */
+    void (*add_rmsnorm)(td_backend *be, float *y, const float *x, const float *w, uint32_t n, uint32_t dim, float eps,
+                        float scale);
+
+    /* out[i].y = x w_i^T for i < n_out_mats <= 8; x [n][n_in]. */
+    void (*linear)(td_backend *be, const float *x, uint32_t n, const td_linear_out *out, uint32_t n_mats);
+
+    /* Half-split ("NeoX") rotation in place of heads of head_dim: for i < n_rot, dimension i pairs with i + pair_dist
+     * and turns by pos[r]*inv_freq[i]; other dimensions stay. x [n][n_heads*head_dim]. Angles are formed in f32. */
+    void (*rope)(td_backend *be, float *x, uint32_t n, uint32_t n_heads, uint32_t head_dim, const int32_t *pos,
+                 const float *inv_freq, uint32_t n_rot, uint32_t pair_dist);
+
+    void (*kv_write)(td_backend *be, const td_kv_write *args);
+    void (*attention)(td_backend *be, const td_attention *args);
+
+    /* y[i] = act(a[i]) * b[i], n rows of dim; row strides in elements (so that b may be a slice of wider rows). */
+    void (*gated)(td_backend *be, float *y, const float *a, const float *b, uint32_t n, uint32_t dim, size_t y_stride,
+                  size_t a_stride, size_t b_stride, td_act act);
+
+    /* y = (a + b) * scale, element by element. y may be a or b. */
+    void (*add)(td_backend *be, float *y, const float *a, const float *b, size_t count, float scale);
+
+    /* x *= scale, and x *= scale * w row by row (w [dim], NULL: 1). */
+    void (*scale)(td_backend *be, float *x, const float *w, uint32_t n, uint32_t dim, float scale);
+
+    /* x = cap * tanh(x / cap). */
+    void (*softcap)(td_backend *be, float *x, size_t count, float cap);
+
+    /* y[i] = x[row[i]] for n rows of dim; y may not overlap x. */
+    void (*gather)(td_backend *be, float *y, const float *x, const int32_t *row, uint32_t n, uint32_t dim);
+
+    /* The k largest of each row of logits [n][n_expert] (ties: the lower index first), in descending order, and the
+     * softmax over those k (equal to softmax over all, renormalised). expert, weight [n][k]. */
+    void (*route)(td_backend *be, int32_t *expert, float *weight, const float *logits, uint32_t n, uint32_t n_expert,
+                  uint32_t k);
+
+    void (*moe)(td_backend *be, const td_moe *args);
+} td_backend_ops;
+
+struct td_backend {
+    const td_backend_ops *ops;
+};
+
+/* The plain reference. Single-threaded; sums in double. */
+td_status td_backend_ref_open(td_backend **out, td_error *err) TD_MUST_CHECK;
+
+typedef enum td_isa { TD_ISA_AUTO, TD_ISA_GENERIC, TD_ISA_AVX2, TD_ISA_AVX512, TD_ISA_NEON } td_isa;
+
+typedef struct td_cpu_options {
+    int n_threads; /* 0: all usable processors */
+    td_isa isa;    /* AUTO: the best the machine has; a level it lacks is TD_E_UNSUPPORTED */
+    bool pin;
+} td_cpu_options;
+
+/* The tuned CPU backend. opt NULL: defaults. */
+td_status td_backend_cpu_open(td_backend **out, const td_cpu_options *opt, td_error *err) TD_MUST_CHECK;
+/* "avx512", ...: the level in use. "generic" for other backends. */
+const char *td_backend_cpu_isa(const td_backend *be);
+
+void td_backend_close(td_backend **be);
+
+#endif
