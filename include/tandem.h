@@ -61,6 +61,190 @@ const char *td_status_text(td_status status);
 
 typedef int32_t td_token;
 
+/* ---- logging and progress ---- */
+
+typedef enum td_log_level { TD_LOG_DEBUG, TD_LOG_INFO, TD_LOG_WARN, TD_LOG_ERROR } td_log_level;
+/* One line without a newline. May be called from any thread of the library, one call at a time. */
+typedef void (*td_log_fn)(void *user, td_log_level level, const char *message);
+
+/* `done` of `total` steps of `stage` ("load", "quantize assistant", "prefill"). Return false to stop: the call that
+ * reported then fails with TD_E_CANCELLED. */
+typedef bool (*td_progress_fn)(void *user, const char *stage, uint64_t done, uint64_t total);
+
+/* ---- the engine: one trunk, perhaps a drafter, a tokenizer and a chat template ---- */
+
+typedef struct td_engine td_engine;
+
+typedef struct td_engine_options {
+    const char *model;       /* a checkpoint directory, or a hub id found in hub_cache */
+    bool mtp;                /* draft with the heads of the checkpoint or with `assistant` */
+    const char *assistant;   /* directory or hub id of the trunk's assistant checkpoint; implies mtp */
+    const char *hub_cache;   /* a Hugging Face hub cache directory, or NULL */
+    uint32_t num_mtp_tokens; /* drafts a round, 0..TD_MAX_DRAFT; default 4 */
+    uint32_t mtp_bits;       /* 16, 8 or 4: width the assistant's matrices are kept in; 0: the trunk's width */
+    bool mtp_random_weights; /* tests: the assistant's weights are replaced by noise; changes speed, never text */
+    uint32_t n_ctx;          /* positions a sequence may reach; 0: what the model was made for, at most 8192 */
+    uint32_t prefill_size;   /* prompt rows a pass; default 512 */
+    bool kv_f32;             /* keys and values in f32 rather than bf16 */
+    uint32_t kv_page;        /* positions a KV page; default 64 */
+    int n_threads;           /* 0: all usable processors */
+    const char *isa;         /* "auto", "generic", "avx2", "avx512", or "reference" */
+    bool pin;                /* bind threads to processors */
+    bool float_activations;  /* quantised weights meet f32 activations rather than int8 ones */
+    uint64_t memory_limit;   /* bytes the process may use; 0: what the machine has available */
+    bool ignore_memory;      /* load even when the memory plan exceeds the limit */
+    td_log_fn log;
+    td_progress_fn progress;
+    void *user; /* passed to log and progress */
+} td_engine_options;
+
+#define TD_MAX_DRAFT 16
+
+td_engine_options td_engine_options_default(void);
+
+/* Loads everything. Errors name the file, tensor or option: TD_E_NOTFOUND, TD_E_FORMAT, TD_E_MODEL (a mismatched or
+ * missing drafter, a tensor too many or too few), TD_E_SHAPE, TD_E_LIMIT (the memory plan does not fit), ... */
+td_status td_engine_open(td_engine **out, const td_engine_options *opt, td_error *err) TD_MUST_CHECK;
+void td_engine_close(td_engine **engine);
+
+typedef struct td_memory_plan {
+    uint64_t weights;   /* bytes of the trunk's weights, mapped */
+    uint64_t drafter;   /* bytes of the drafter's weights and scratch */
+    uint64_t kv;        /* bytes of keys and values at n_ctx, one sequence */
+    uint64_t scratch;   /* bytes of one pass */
+    uint64_t available; /* bytes the process may use */
+} td_memory_plan;
+
+typedef struct td_engine_info {
+    const char *model_path;
+    const char *family;        /* "gemma4" */
+    const char *weight_format; /* "bf16", "affine 4-bit group 64", ... of most of the trunk */
+    const char *isa;
+    uint64_t n_params;
+    uint32_t n_vocab, n_embd, n_layers, n_ctx;
+    int n_threads;
+    bool mtp_active;
+    const char *mtp_reason;     /* why it is not active; "" when it is */
+    const char *mtp_kind;       /* "assistant", or "" */
+    uint32_t mtp_depth;         /* drafts a round at most */
+    const char *drafter_format; /* as weight_format, "" without a drafter */
+    td_memory_plan memory;
+    double load_seconds;
+} td_engine_info;
+
+/* Borrowed from the engine. */
+const td_engine_info *td_engine_describe(const td_engine *engine);
+
+/* Text to tokens (td_tokens_free). add_bos: as the tokenizer's own template adds it; special: names of special tokens
+ * in the text become those tokens (leave it off for text from strangers). */
+td_status td_engine_tokenize(const td_engine *engine, const char *text, size_t n_text, bool add_bos, bool special,
+                             td_token **tokens, size_t *n_tokens, td_error *err) TD_MUST_CHECK;
+/* Tokens to text (td_text_free), NUL-terminated. */
+td_status td_engine_detokenize(const td_engine *engine, const td_token *tokens, size_t n_tokens, bool special,
+                               char **text, size_t *n_text, td_error *err) TD_MUST_CHECK;
+
+/* Applies the model's chat template. messages: a JSON array in OpenAI's form; tools: a JSON array or NULL; kwargs: a
+ * JSON object of further template variables or NULL. The text is td_text_free'd; tokenize it with special = true and
+ * add_bos = false. */
+td_status td_engine_chat_prompt(const td_engine *engine, const char *messages, const char *tools, const char *kwargs,
+                                bool add_generation_prompt, char **text, td_error *err) TD_MUST_CHECK;
+
+void td_tokens_free(td_token *tokens);
+void td_text_free(char *text);
+
+/* ---- sampling ---- */
+
+typedef struct td_logit_bias {
+    td_token token;
+    float bias; /* added to the logit; -INFINITY bans the token */
+} td_logit_bias;
+
+/* Order: penalties and bias on the logits, temperature, top-k, top-p, min-p, then a draw by Gumbel noise that is a
+ * function of (seed, position, token) alone, so that a drafter changes no draw. */
+typedef struct td_sampling {
+    float temperature;        /* 0: the most likely token (ties: the lower id) */
+    uint32_t top_k;           /* 0: all */
+    float top_p;              /* 1: all */
+    float min_p;              /* 0: all */
+    float repetition_penalty; /* 1: none; > 1 divides positive and multiplies negative logits of tokens seen */
+    float presence_penalty;   /* subtracted from tokens generated before */
+    float frequency_penalty;  /* times how often */
+    uint64_t seed;
+    const td_logit_bias *bias; /* [n_bias], borrowed */
+    size_t n_bias;
+} td_sampling;
+
+/* Temperature 0 and everything off. */
+td_sampling td_sampling_default(void);
+
+/* The model's published defaults (generation_config.json), with seed 0. */
+td_sampling td_engine_sampling(const td_engine *engine);
+
+/* ---- generation ---- */
+
+typedef enum td_finish {
+    TD_FINISH_NONE,
+    TD_FINISH_STOP,      /* an end token or a stop string */
+    TD_FINISH_LENGTH,    /* max_tokens or the context is full */
+    TD_FINISH_CANCELLED, /* the callback said so */
+} td_finish;
+
+const char *td_finish_name(td_finish f); /* "stop", "length", "cancelled" */
+
+/* New text, whole characters only, never part of a stop string; and the new tokens of the round that made it with, for
+ * each, whether it came from an accepted draft. text may be empty. Return false to cancel. */
+typedef bool (*td_text_fn)(void *user, const char *text, size_t n_text, const td_token *tokens, const bool *drafted,
+                           size_t n_tokens);
+
+typedef struct td_request {
+    const td_token *prompt; /* [n_prompt], n_prompt >= 1 */
+    size_t n_prompt;
+    uint32_t max_tokens; /* 0: until the context is full */
+    td_sampling sampling;
+    bool ignore_eos;         /* end tokens are ordinary */
+    const char *const *stop; /* [n_stop] strings that end the answer and are not part of it */
+    size_t n_stop;
+    bool no_mtp;               /* plain decoding for this request */
+    int num_mtp_tokens;        /* drafts a round at most; -1: the engine's depth */
+    bool special;              /* special tokens appear in the text */
+    td_text_fn on_text;        /* or NULL */
+    td_progress_fn on_prefill; /* or NULL */
+    void *user;
+} td_request;
+
+td_request td_request_default(void);
+
+typedef struct td_result {
+    td_token *tokens; /* [n_tokens] generated, an end token included */
+    size_t n_tokens;
+    char *text; /* without the end token */
+    size_t n_text;
+    td_finish finish;
+    uint32_t prompt_tokens;
+    uint32_t cached_tokens; /* of the prompt, not evaluated again */
+    uint32_t rounds;        /* passes that sampled */
+    uint64_t drafted;
+    uint64_t drafted_at[TD_MAX_DRAFT];  /* rounds that drafted at this position (0: the first draft) */
+    uint64_t accepted_at[TD_MAX_DRAFT]; /* rounds that accepted it */
+    double prefill_seconds, decode_seconds;
+    bool mtp_active;
+    const char *mtp_reason; /* why drafting did not run; "" when it did; static or the engine's */
+    uint32_t mtp_depth;
+} td_result;
+
+void td_result_free(td_result *result);
+
+/* A conversation: it keeps its keys and values, so that the next prompt evaluates only what is new. */
+typedef struct td_session td_session;
+td_status td_session_open(td_session **out, td_engine *engine, td_error *err) TD_MUST_CHECK;
+void td_session_close(td_session **session);
+
+/* Generates. One call at a time an engine (TD_E_ARG otherwise). On failure *result is zeroed and the session stays
+ * usable. TD_E_LIMIT: the prompt is longer than the context, with both numbers; TD_E_NUMERIC: the model gave
+ * non-finite logits; TD_E_ARG: a token or parameter out of range. Cancelling through on_text is no failure. */
+td_status td_session_generate(td_session *session, const td_request *request, td_result *result,
+                              td_error *err) TD_MUST_CHECK;
+
 #ifdef __cplusplus
 }
 #endif

@@ -4,10 +4,6 @@
 
 #include "tandem.h"
 
-typedef enum td_log_level { TD_LOG_DEBUG, TD_LOG_INFO, TD_LOG_WARN, TD_LOG_ERROR } td_log_level;
-
-typedef void (*td_log_fn)(void *user, td_log_level level, const char *message);
-
 typedef struct td_log {
     td_log_fn fn; /* NULL: silence */
     void *user;

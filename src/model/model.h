@@ -1,0 +1,100 @@
+/* model.h - a trunk: a family's weights and its forward pass over n rows of any number of sequences.
+ *
+ * A model owns its weights (or views of the checkpoint's map, which must outlive it) and the scratch of one pass. It
+ * keeps nothing of a sequence: keys and values lie in pages that the caller gives, so a rejected row is a length that
+ * goes back. One thread runs passes of a model. */
+#ifndef TD_MODEL_MODEL_H
+#define TD_MODEL_MODEL_H
+
+#include "backend/backend.h"
+#include "base/log.h"
+#include "format/checkpoint.h"
+
+typedef struct td_model td_model;
+
+typedef struct td_model_options {
+    td_kv_type kv_type;   /* default TD_KV_BF16 */
+    uint32_t page_tokens; /* positions a KV page, a power of two, 8..1024; default 64 */
+    uint32_t max_rows;    /* rows of one pass; default 512 */
+    uint32_t max_out;     /* rows of one pass whose hidden state is asked for; default max_rows */
+    uint32_t max_logits;  /* rows of one pass whose logits are asked for; default 16 */
+    const td_log *log;
+} td_model_options;
+
+td_model_options td_model_options_default(void);
+
+typedef struct td_model_info {
+    const char *family; /* "gemma4" */
+    uint32_t n_vocab;   /* words of the head: logits a row */
+    uint32_t n_embd;    /* width of the hidden state that a pass gives out */
+    uint32_t n_layers;
+    uint32_t n_ctx_train;  /* positions the model was made for (max_position_embeddings) */
+    uint32_t weight_bits;  /* width of most of the trunk's matrices: 32, 16, 8, 6, 5, 4, 3 or 2 */
+    uint64_t n_params;     /* weights, as counted before quantisation */
+    uint64_t weight_bytes; /* bytes of weights in use, as they lie in the files */
+    uint64_t lookup_bytes; /* of those, tables read a row at a time (embeddings that are no head); may stay on disk */
+    uint64_t row_bytes;    /* bytes of weights that a pass of one row reads */
+    uint64_t heap_bytes;   /* allocated for converted weights and for scratch */
+    uint32_t n_skipped;    /* tensors left alone knowingly (vision, audio, unused K/V of shared layers) */
+    bool has_mtp;          /* the checkpoint holds heads of its own */
+} td_model_info;
+
+/* One pass. Rows of a sequence are consecutive, in the order of their positions, and continue its KV. Pages for every
+ * row's position must be present in every group. */
+typedef struct td_pass {
+    uint32_t n_rows;         /* 1..max_rows */
+    const td_token *token;   /* [n_rows], each in [0, n_vocab) */
+    const int32_t *pos;      /* [n_rows] */
+    const uint32_t *row_seq; /* [n_rows] index of the row's sequence, ascending */
+    uint32_t n_seq;
+    const td_kv_pages *pages[TD_KV_MAX_GROUPS]; /* a group: [n_seq] page tables */
+    const int32_t *n_keys;                      /* [n_seq] keys once this pass's rows are written */
+    uint32_t n_out;                             /* rows whose final hidden state is wanted; 0 is legal */
+    const int32_t *out_row;                     /* [n_out] row numbers, ascending */
+    float *hidden;                              /* [n_out][n_embd], after the final norm */
+    uint32_t n_logits;                          /* rows whose logits are wanted */
+    const int32_t *logits_out;                  /* [n_logits] indices into the out rows, ascending */
+    float *logits;                              /* [n_logits][n_vocab], softcapped, natural-log scale */
+} td_pass;
+
+typedef struct td_model_ops {
+    td_status (*forward)(td_model *m, const td_pass *pass, td_error *err);
+    /* Input embeddings as the trunk's first layer sees them (scaled). y [n][n_embd], backend memory. */
+    void (*embed)(td_model *m, float *y, const td_token *token, uint32_t n);
+    void (*close)(td_model *m);
+} td_model_ops;
+
+/* Public part of every family's own struct (its first member). */
+struct td_model {
+    const td_model_ops *ops;
+    td_backend *be; /* borrowed */
+    td_model_info info;
+    td_kv_layout kv;
+    td_model_options opt;
+};
+
+/* Recognises the family by config.json's model_type and loads it. Every tensor of the checkpoint must be known:
+ * an unknown one is TD_E_MODEL naming it. The checkpoint and the backend must outlive the model.
+ * Errors: TD_E_UNSUPPORTED (the family, or a feature of it), TD_E_MODEL, TD_E_SHAPE, TD_E_NUMERIC, TD_E_NOMEM. */
+td_status td_model_open(td_model **out, td_checkpoint *ck, td_backend *be, const td_model_options *opt,
+                        td_error *err) TD_MUST_CHECK;
+void td_model_close(td_model **m);
+
+/* Runs a pass and waits for it. On failure the pages' new rows are undefined and everything else is as before. */
+td_status td_model_forward(td_model *m, const td_pass *pass, td_error *err) TD_MUST_CHECK;
+
+/* ---- for families ---- */
+
+/* The object that holds the text fields (root.text_config or root itself) and its name for messages. */
+const json_t *td_model_text_config(const td_checkpoint *ck, const char **where);
+
+/* Registers for every tensor its name without wrapper prefixes (an optional "model.", then "language_model.", then
+ * "model."), so that a family asks for "layers.0.mlp.up_proj". */
+td_status td_model_alias_plain_names(td_checkpoint *ck, td_error *err) TD_MUST_CHECK;
+/* The name without those prefixes; points into `name`. */
+const char *td_model_plain_name(const char *name);
+
+/* Sets layout->layer[i] offsets and page sizes from group, n_kv_heads and head_dim, which are filled already. */
+void td_kv_layout_finish(td_kv_layout *layout);
+
+#endif
