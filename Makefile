@@ -1,0 +1,71 @@
+# A thin front for CMake: the targets people type. Everything real is in CMakeLists.txt.
+#
+#   make            build/tandem
+#   make demo       set-up, build, and a scripted chat that compares drafted with plain decoding
+#   make test       set-up, build, every test
+#   make asan       every test under AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan
+#   make bench      build and run the benchmarks
+#   make fuzz       build the fuzz targets with clang and run each for FUZZ_SECONDS
+#   make clean      remove the build directories
+#
+# Variables: BUILD (directory), JOBS, WERROR=ON, CMAKE_ARGS, TEST_ARGS (passed to ctest), FUZZ_SECONDS, BENCH_ARGS.
+
+BUILD ?= build
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+TEST_JOBS ?= 2
+WERROR ?= OFF
+FUZZ_SECONDS ?= 30
+CMAKE ?= cmake
+CTEST ?= ctest
+
+# A build directory keeps the generator it began with.
+generator = $(if $(wildcard $(1)/CMakeCache.txt),,$(if $(shell command -v ninja 2>/dev/null),-G Ninja))
+configure = $(CMAKE) -S . -B $(1) $(call generator,$(1)) -DTD_WERROR=$(WERROR) $(2) $(CMAKE_ARGS) >$(1).log 2>&1 \
+	&& rm -f $(1).log || { cat $(1).log; rm -f $(1).log; exit 1; }
+
+# The tests need cmocka; somebody who only wants the program does not.
+tests_if_possible = -DTD_TESTS=$(if $(shell pkg-config --exists cmocka 2>/dev/null && echo yes),ON,OFF)
+
+.PHONY: all setup demo test asan bench fuzz clean
+
+all:
+	@scripts/setup --check
+	@$(call configure,$(BUILD),$(tests_if_possible))
+	@$(CMAKE) --build $(BUILD) --target tandem -j $(JOBS)
+
+setup:
+	@scripts/setup --tests
+
+demo:
+	@scripts/setup
+	@$(MAKE) --no-print-directory all
+	@$(BUILD)/tandem demo
+
+test:
+	@scripts/setup --tests
+	@$(call configure,$(BUILD),-DTD_TESTS=ON)
+	@$(CMAKE) --build $(BUILD) -j $(JOBS)
+	@$(CTEST) --test-dir $(BUILD) --output-on-failure -j $(TEST_JOBS) $(TEST_ARGS)
+
+asan:
+	@scripts/setup --tests
+	@$(call configure,build-asan,-DTD_TESTS=ON -DTD_ASAN=ON -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_C_FLAGS_DEBUG=-O1 -g")
+	@$(CMAKE) --build build-asan -j $(JOBS)
+	@UBSAN_OPTIONS=print_stacktrace=1 \
+		$(CTEST) --test-dir build-asan --output-on-failure -j $(TEST_JOBS) $(TEST_ARGS)
+
+bench:
+	@scripts/setup
+	@$(call configure,$(BUILD),$(tests_if_possible))
+	@$(CMAKE) --build $(BUILD) --target tandem benches -j $(JOBS)
+	@scripts/bench $(BUILD) $(BENCH_ARGS)
+
+fuzz:
+	@scripts/setup
+	@command -v clang >/dev/null || { echo "make fuzz needs clang (Debian: apt-get install clang)" >&2; exit 1; }
+	@CC=clang && export CC && $(call configure,build-fuzz,-DTD_TESTS=ON -DTD_FUZZ=ON -DTD_ASAN=ON)
+	@$(CMAKE) --build build-fuzz --target fuzzers -j $(JOBS)
+	@scripts/fuzz build-fuzz $(FUZZ_SECONDS)
+
+clean:
+	rm -rf build build-asan build-fuzz
