@@ -163,9 +163,10 @@ typedef struct td_backend_ops {
     void (*gather)(td_backend *be, float *y, const float *x, const int32_t *row, uint32_t n, uint32_t dim);
 
     /* The k largest of each row of logits [n][n_expert] (ties: the lower index first), in descending order, and the
-     * softmax over those k (equal to softmax over all, renormalised). expert, weight [n][k]. */
+     * softmax over those k (equal to softmax over all, renormalised), times scale[expert] (NULL: 1) afterwards.
+     * expert, weight [n][k]. */
     void (*route)(td_backend *be, int32_t *expert, float *weight, const float *logits, uint32_t n, uint32_t n_expert,
-                  uint32_t k);
+                  uint32_t k, const float *scale);
 
     void (*moe)(td_backend *be, const td_moe *args);
 } td_backend_ops;

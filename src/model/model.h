@@ -28,15 +28,17 @@ typedef struct td_model_info {
     uint32_t n_vocab;   /* words of the head: logits a row */
     uint32_t n_embd;    /* width of the hidden state that a pass gives out */
     uint32_t n_layers;
-    uint32_t n_ctx_train;  /* positions the model was made for (max_position_embeddings) */
-    uint32_t weight_bits;  /* width of most of the trunk's matrices: 32, 16, 8, 6, 5, 4, 3 or 2 */
-    uint64_t n_params;     /* weights, as counted before quantisation */
-    uint64_t weight_bytes; /* bytes of weights in use, as they lie in the files */
-    uint64_t lookup_bytes; /* of those, tables read a row at a time (embeddings that are no head); may stay on disk */
-    uint64_t row_bytes;    /* bytes of weights that a pass of one row reads */
-    uint64_t heap_bytes;   /* allocated for converted weights and for scratch */
-    uint32_t n_skipped;    /* tensors left alone knowingly (vision, audio, unused K/V of shared layers) */
-    bool has_mtp;          /* the checkpoint holds heads of its own */
+    uint32_t n_ctx_train;   /* positions the model was made for (max_position_embeddings) */
+    uint32_t weight_bits;   /* width of most of the trunk's matrices: 32, 16, 8, 6, 5, 4, 3 or 2 */
+    uint64_t n_params;      /* weights, as counted before quantisation */
+    uint64_t weight_bytes;  /* bytes of weights in use, as they lie in the files */
+    uint64_t lookup_bytes;  /* of those, tables read a row at a time (embeddings that are no head); may stay on disk */
+    uint64_t row_bytes;     /* bytes of weights that a pass of one row reads */
+    uint64_t heap_bytes;    /* allocated for converted weights */
+    uint64_t scratch_bytes; /* allocated for passes */
+    char weight_format[48]; /* of most of the trunk's matrices, as td_matrix_describe says it */
+    uint32_t n_skipped;     /* tensors left alone knowingly (vision, audio, unused K/V of shared layers) */
+    bool has_mtp;           /* the checkpoint holds heads of its own */
 } td_model_info;
 
 /* One pass. Rows of a sequence are consecutive, in the order of their positions, and continue its KV. Pages for every

@@ -221,7 +221,7 @@ static void ref_linear(td_backend *be, const float *x, uint32_t n, const td_line
 }
 
 static void ref_route(td_backend *be, int32_t *expert, float *weight, const float *logits, uint32_t n,
-                      uint32_t n_expert, uint32_t k) {
+                      uint32_t n_expert, uint32_t k, const float *scale) {
     (void)be;
     for (uint32_t r = 0; r < n; r++, expert += k, weight += k, logits += n_expert) {
         for (uint32_t j = 0; j < k; j++) {
@@ -238,7 +238,8 @@ static void ref_route(td_backend *be, int32_t *expert, float *weight, const floa
         for (uint32_t j = 0; j < k; j++)
             sum += exp((double)logits[expert[j]] - logits[expert[0]]);
         for (uint32_t j = 0; j < k; j++)
-            weight[j] = (float)(exp((double)logits[expert[j]] - logits[expert[0]]) / sum);
+            weight[j] = (float)(exp((double)logits[expert[j]] - logits[expert[0]]) / sum *
+                                (scale ? scale[expert[j]] : 1.0f));
     }
 }
 
