@@ -50,8 +50,8 @@ static range range_of(const float *w, unsigned n) {
         }
     range r = {lo[0], hi[0], true};
     for (unsigned k = 0; k < LANES; k++) {
-        r.lo = fminf(r.lo, lo[k]);
-        r.hi = fmaxf(r.hi, hi[k]);
+        r.lo = lo[k] < r.lo ? lo[k] : r.lo;
+        r.hi = hi[k] > r.hi ? hi[k] : r.hi;
         r.finite = r.finite && top[k] < 0x7F800000;
     }
     return r;
