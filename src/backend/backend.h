@@ -150,6 +150,9 @@ typedef struct td_backend_ops {
     void (*gated)(td_backend *be, float *y, const float *a, const float *b, uint32_t n, uint32_t dim, size_t y_stride,
                   size_t a_stride, size_t b_stride, td_act act);
 
+    /* y[i] = row id[i] of w . x, i < n: a product with chosen rows of a matrix (a shortlist of a head). x [n_in]. */
+    void (*rows_dot)(td_backend *be, float *y, const float *x, const td_matrix *w, const int32_t *id, uint32_t n);
+
     /* y = (a + b) * scale, element by element. y may be a or b. */
     void (*add)(td_backend *be, float *y, const float *a, const float *b, size_t count, float scale);
 

@@ -220,6 +220,16 @@ static void ref_linear(td_backend *be, const float *x, uint32_t n, const td_line
             ref_product(r, x, n, out[m].w, out[m].y);
 }
 
+static void ref_rows_dot(td_backend *be, float *y, const float *x, const td_matrix *w, const int32_t *id, uint32_t n) {
+    ref_backend *r = self(be);
+    if (!fits(r, "a matrix with n_in", w->n_in, r->n_in))
+        return;
+    for (uint32_t i = 0; i < n; i++) {
+        td_matrix row = td_matrix_rows(w, (uint32_t)id[i], 1);
+        ref_product(r, x, 1, &row, y + i);
+    }
+}
+
 static void ref_route(td_backend *be, int32_t *expert, float *weight, const float *logits, uint32_t n,
                       uint32_t n_expert, uint32_t k, const float *scale) {
     (void)be;
@@ -238,8 +248,8 @@ static void ref_route(td_backend *be, int32_t *expert, float *weight, const floa
         for (uint32_t j = 0; j < k; j++)
             sum += exp((double)logits[expert[j]] - logits[expert[0]]);
         for (uint32_t j = 0; j < k; j++)
-            weight[j] = (float)(exp((double)logits[expert[j]] - logits[expert[0]]) / sum *
-                                (scale ? scale[expert[j]] : 1.0f));
+            weight[j] =
+                (float)(exp((double)logits[expert[j]] - logits[expert[0]]) / sum * (scale ? scale[expert[j]] : 1.0f));
     }
 }
 
@@ -386,6 +396,7 @@ static const td_backend_ops ref_ops = {
     .kv_write = ref_kv_write,
     .attention = ref_attention,
     .gated = ref_gated,
+    .rows_dot = ref_rows_dot,
     .add = ref_add,
     .scale = ref_scale,
     .softcap = ref_softcap,
