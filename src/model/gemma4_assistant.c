@@ -32,6 +32,7 @@ struct td_gemma4_assistant {
     int32_t *best;      /* [max_rows][n_centroids_used] */
     int32_t *query_pos; /* [max_rows] */
     uint32_t *row_seq;  /* [max_rows] 0, 1, 2, ... */
+    int32_t *row;       /* the same, signed */
 };
 
 td_gemma4_assistant_options td_gemma4_assistant_options_default(void) {

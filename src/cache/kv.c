@@ -1,0 +1,205 @@
+/* kv.c - page pool and page tables.
+ *
+ * A page's count lies in front of its data. Freed pages wait in a list a group, so a steady state allocates nothing. */
+#include "cache/kv.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+/* Header of a page; the data that tables point at follows it. */
+typedef struct page {
+    struct page *next_free;
+    uint32_t group;
+    uint32_t count; /* sequences (and cache entries) that hold it */
+} page;
+
+#define PAGE_HEADER 64
+
+struct td_kv_pool {
+    const td_kv_layout *layout;
+    td_backend *be;
+    uint64_t max_bytes, allocated, used;
+    page *free_list[TD_KV_MAX_GROUPS];
+};
+
+struct td_kv_seq {
+    td_kv_pool *pool;
+    uint32_t max_tokens, margin, length;
+    uint32_t n_entries; /* of a table */
+    struct {
+        uint8_t **table;     /* [n_entries] */
+        uint32_t first, end; /* entries [first, end) are held */
+    } group[TD_KV_MAX_GROUPS];
+};
+
+static page *page_of(uint8_t *data) {
+    return (page *)(void *)(data - PAGE_HEADER);
+}
+
+td_status td_kv_pool_open(td_kv_pool **out, const td_kv_layout *layout, td_backend *be, uint64_t max_bytes,
+                          td_error *err) {
+    *out = td_calloc(1, sizeof **out);
+    if (!*out)
+        return td_fail(err, TD_E_NOMEM, "out of memory for a KV pool");
+    **out = (td_kv_pool){.layout = layout, .be = be, .max_bytes = max_bytes};
+    return TD_OK;
+}
+
+void td_kv_pool_close(td_kv_pool **pool) {
+    if (!pool || !*pool)
+        return;
+    for (uint32_t g = 0; g < (*pool)->layout->n_groups; g++) {
+        page *p = (*pool)->free_list[g];
+        while (p) {
+            page *next = p->next_free;
+            (*pool)->be->ops->free((*pool)->be, p);
+            p = next;
+        }
+    }
+    td_free(*pool);
+    *pool = NULL;
+}
+
+uint64_t td_kv_pool_used(const td_kv_pool *pool) {
+    return pool->used;
+}
+
+uint64_t td_kv_pool_allocated(const td_kv_pool *pool) {
+    return pool->allocated;
+}
+
+static td_status take_page(td_kv_pool *pool, uint32_t group, uint8_t **data, td_error *err) {
+    size_t bytes = pool->layout->group[group].page_bytes + PAGE_HEADER;
+    page *p = pool->free_list[group];
+    if (p) {
+        pool->free_list[group] = p->next_free;
+    } else {
+        if (pool->max_bytes && pool->allocated + bytes > pool->max_bytes)
+            return td_fail(err, TD_E_LIMIT, "keys and values need more than the %llu MiB set aside for them",
+                           (unsigned long long)(pool->max_bytes >> 20));
+        p = pool->be->ops->alloc(pool->be, bytes);
+        if (!p)
+            return td_fail(err, TD_E_NOMEM, "out of memory for a KV page of %zu bytes", bytes);
+        pool->allocated += bytes;
+    }
+    *p = (page){.group = group, .count = 1};
+    pool->used += bytes;
+    *data = (uint8_t *)p + PAGE_HEADER;
+    return TD_OK;
+}
+
+static void drop_page(td_kv_pool *pool, uint8_t *data) {
+    page *p = page_of(data);
+    if (--p->count > 0)
+        return;
+    pool->used -= pool->layout->group[p->group].page_bytes + PAGE_HEADER;
+    p->next_free = pool->free_list[p->group];
+    pool->free_list[p->group] = p;
+}
+
+td_status td_kv_seq_open(td_kv_seq **out, td_kv_pool *pool, uint32_t max_tokens, uint32_t margin, td_error *err) {
+    *out = NULL;
+    td_kv_seq *s = td_calloc(1, sizeof *s);
+    if (!s)
+        return td_fail(err, TD_E_NOMEM, "out of memory for a sequence");
+    s->pool = pool;
+    s->max_tokens = max_tokens;
+    s->margin = margin;
+    s->n_entries = max_tokens / pool->layout->page_tokens + 1;
+    for (uint32_t g = 0; g < pool->layout->n_groups; g++) {
+        s->group[g].table = td_calloc(s->n_entries, sizeof(uint8_t *));
+        if (!s->group[g].table) {
+            td_kv_seq_close(&s);
+            return td_fail(err, TD_E_NOMEM, "out of memory for the page table of %u tokens", max_tokens);
+        }
+    }
+    *out = s;
+    return TD_OK;
+}
+
+void td_kv_seq_close(td_kv_seq **seq) {
+    if (!seq || !*seq)
+        return;
+    td_kv_seq *s = *seq;
+    td_kv_seq_clear(s);
+    for (uint32_t g = 0; g < s->pool->layout->n_groups; g++)
+        td_free(s->group[g].table);
+    td_free(s);
+    *seq = NULL;
+}
+
+uint32_t td_kv_seq_length(const td_kv_seq *seq) {
+    return seq->length;
+}
+
+td_status td_kv_seq_reserve(td_kv_seq *s, uint32_t n, td_error *err) {
+    if (n > s->max_tokens || s->length > s->max_tokens - n)
+        return td_fail(err, TD_E_LIMIT, "%u tokens and %u more, but the context holds %u", s->length, n, s->max_tokens);
+    uint32_t page_tokens = s->pool->layout->page_tokens;
+    uint32_t end = (s->length + n + page_tokens - 1) / page_tokens;
+    for (uint32_t g = 0; g < s->pool->layout->n_groups; g++)
+        for (; s->group[g].end < end; s->group[g].end++)
+            TD_TRY(take_page(s->pool, g, &s->group[g].table[s->group[g].end], err));
+    return TD_OK;
+}
+
+/* The first position that a row at `length` or later may see in a group. */
+static uint32_t first_visible(const td_kv_seq *s, uint32_t g, uint32_t length) {
+    uint32_t window = s->pool->layout->group[g].window;
+    return window && length > window - 1 ? length - (window - 1) : 0;
+}
+
+void td_kv_seq_set_length(td_kv_seq *s, uint32_t length) {
+    s->length = length;
+    for (uint32_t g = 0; g < s->pool->layout->n_groups; g++) {
+        uint32_t keep = first_visible(s, g, length);
+        keep = keep > s->margin ? keep - s->margin : 0;
+        uint32_t first = keep / s->pool->layout->page_tokens;
+        for (; s->group[g].first < first && s->group[g].first < s->group[g].end; s->group[g].first++) {
+            drop_page(s->pool, s->group[g].table[s->group[g].first]);
+            s->group[g].table[s->group[g].first] = NULL;
+        }
+    }
+}
+
+bool td_kv_seq_can_rewind(const td_kv_seq *s, uint32_t length) {
+    if (length > s->length)
+        return false;
+    for (uint32_t g = 0; g < s->pool->layout->n_groups; g++)
+        if (first_visible(s, g, length) < s->group[g].first * s->pool->layout->page_tokens)
+            return false;
+    return true;
+}
+
+void td_kv_seq_clear(td_kv_seq *s) {
+    for (uint32_t g = 0; g < s->pool->layout->n_groups; g++) {
+        for (uint32_t i = s->group[g].first; i < s->group[g].end; i++) {
+            drop_page(s->pool, s->group[g].table[i]);
+            s->group[g].table[i] = NULL;
+        }
+        s->group[g].first = s->group[g].end = 0;
+    }
+    s->length = 0;
+}
+
+td_kv_pages td_kv_seq_pages(const td_kv_seq *s, uint32_t group) {
+    return s->group[group].table;
+}
+
+uint32_t td_kv_seq_held(const td_kv_seq *s, uint32_t group) {
+    return s->group[group].end - s->group[group].first;
+}
+
+uint64_t td_kv_plan_bytes(const td_kv_layout *layout, uint32_t n_tokens, uint32_t pass_rows, uint32_t margin) {
+    uint64_t bytes = 0;
+    for (uint32_t g = 0; g < layout->n_groups; g++) {
+        uint64_t held = n_tokens;
+        uint64_t window = layout->group[g].window;
+        if (window && held > window + margin + pass_rows)
+            held = window + margin + pass_rows;
+        uint64_t pages = (held + layout->page_tokens - 1) / layout->page_tokens + (window && held < n_tokens ? 1 : 0);
+        bytes += pages * (layout->group[g].page_bytes + PAGE_HEADER);
+    }
+    return bytes;
+}
