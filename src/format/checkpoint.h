@@ -42,8 +42,14 @@ td_status td_checkpoint_alias(td_checkpoint *ck, const char *alias, const char *
 td_status td_checkpoint_require(const td_checkpoint *ck, const char *name, int n_dims, const uint64_t *dims,
                                 const td_tensor **out, td_error *err) TD_MUST_CHECK;
 
-/* A float vector of n elements (any float dtype), converted to a new f32 array aligned to 64 (td_free_aligned).
- * Non-finite values are TD_E_NUMERIC. */
+/* A float tensor of any shape, checked as by td_checkpoint_require and converted to a new f32 array in row-major order,
+ * aligned to 64 (td_free_aligned). A dtype that is not float is TD_E_SHAPE; a value that is not finite is TD_E_NUMERIC
+ * with its place as the position. */
+td_status td_checkpoint_array(const td_checkpoint *ck, const char *name, int n_dims, const uint64_t *dims, float **out,
+                              td_error *err) TD_MUST_CHECK;
+
+/* As td_checkpoint_array, for a vector of n elements: its shape is [n], or has other dimensions that are all 1 (or
+ * none, for n = 1). */
 td_status td_checkpoint_vector(const td_checkpoint *ck, const char *name, size_t n, float **out,
                                td_error *err) TD_MUST_CHECK;
 

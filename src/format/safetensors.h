@@ -11,6 +11,7 @@
 
 #define TD_TENSOR_MAX_DIMS 8
 #define TD_SAFETENSORS_MAX_HEADER 100000000u
+#define TD_SAFETENSORS_MAX_NAME 4096 /* bytes of a tensor name */
 
 typedef struct td_tensor {
     const char *name; /* owned by the file */
@@ -20,6 +21,14 @@ typedef struct td_tensor {
     const uint8_t *data; /* into the map; may be unaligned; NULL when size is 0 */
     size_t size;         /* bytes */
 } td_tensor;
+
+/* prod(dims) * bits / 8. A dimension of 0 makes the size 0, whatever the others are. False when the product does not
+ * fit 64 bits or is not a whole number of bytes. */
+bool td_tensor_byte_size(td_dtype dtype, int n_dims, const uint64_t *dims, uint64_t *bytes);
+
+/* "[2, 3]" into buf (NUL-terminated, cut at size); returns buf. */
+const char *td_shape_text(int n_dims, const uint64_t *dims, char *buf, size_t size);
+#define TD_SHAPE_TEXT_SIZE 184 /* holds any shape of TD_TENSOR_MAX_DIMS */
 
 typedef struct td_safetensors td_safetensors;
 
@@ -43,7 +52,10 @@ const char *td_safetensors_meta(const td_safetensors *file, const char *key);
 size_t td_safetensors_file_bytes(const td_safetensors *file);
 
 /* Writing: tensors' data is taken from td_tensor.data. Written to `path` + ".tmp", synced and renamed, with aligned
- * data (the header is padded to a multiple of 8) ordered by the array. `format` becomes __metadata__.format. */
+ * data (the header is padded to a multiple of 8) ordered by the array. The format allows no gaps, so a tensor is
+ * aligned to its elements when the sizes before it allow that: put wide types first. `format` becomes
+ * __metadata__.format; NULL leaves it out. Errors: TD_E_ARG (a tensor that no reader would accept, named; nothing is
+ * written), TD_E_IO, TD_E_LIMIT (header too long), TD_E_NOMEM. After an error `path` is as it was. */
 td_status td_safetensors_write(const char *path, const td_tensor *tensors, size_t n, const char *format,
                                td_error *err) TD_MUST_CHECK;
 
