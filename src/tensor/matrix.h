@@ -5,12 +5,17 @@
  * groups run along n_in. A stack holds n_stack matrices of one shape (experts), one after the other.
  *
  * Formats and their sources
- *   F32 F16 BF16 F8_E4M3   plain elements (safetensors)
- *   AFFINE                 MLX affine groups: w = scale*q + bias, q unsigned `bits` wide (2 3 4 5 6 8), `group` 32 64
- * 128; a row is one little-endian bit stream; scale may be negative; scales and biases are [rows][n_in/group] of
- * scale_type (F16, BF16 or F32) MXFP4 MXFP8 NVFP4      OCP microscaling and NVIDIA's variant: element E2M1 or E4M3; one
- * scale byte a group (E8M0, groups of 32; NVFP4: E4M3, groups of 16); no biases Nothing here assumes that `data`,
- * `scales` or `biases` are aligned: MLX files do not align tensors. */
+ *
+ *   - F32 F16 BF16 F8_E4M3: plain elements (safetensors).
+ *
+ *   - AFFINE: MLX affine groups. w = scale*q + bias, q unsigned and `bits` wide (2 3 4 5 6 8), `group` 32, 64 or 128.
+ *     A row is one little-endian bit stream. The scale may be negative. Scales and biases are [rows][n_in/group] of
+ *     scale_type (F16, BF16 or F32).
+ *
+ *   - MXFP4 MXFP8 NVFP4: OCP microscaling and NVIDIA's variant. Elements E2M1 or E4M3; one scale byte a group (E8M0,
+ *     groups of 32; NVFP4: E4M3, groups of 16); no biases. A NaN byte (E4M3 0x7F, E8M0 255) decodes to NaN.
+ *
+ * Nothing here assumes that `data`, `scales` or `biases` are aligned: MLX files do not align tensors. */
 #ifndef TD_TENSOR_MATRIX_H
 #define TD_TENSOR_MATRIX_H
 
@@ -34,7 +39,7 @@ typedef struct td_matrix {
     td_format format;
     uint8_t bits;        /* of one code; 32, 16 or 8 for plain elements */
     uint16_t group;      /* elements that share a scale; 0 for plain elements */
-    td_dtype scale_type; /* AFFINE only */
+    td_dtype scale_type; /* AFFINE: the file's choice; block formats: the type of their scale byte */
     uint32_t n_stack;    /* 1, or the number of stacked matrices */
     uint32_t n_out;      /* rows of one matrix */
     uint32_t n_in;       /* elements of a row */
@@ -50,8 +55,9 @@ typedef struct td_matrix {
 const char *td_matrix_describe(const td_matrix *m, char *buf, size_t size);
 
 /* Fills format, bits, group, row strides of a plain or quantised matrix from its description and checks that n_in is
- * a whole number of groups and bytes. `bits` and `group` are ignored for plain formats; scale_type only for AFFINE.
- * TD_E_SHAPE names m->name. Leaves the pointers alone. */
+ * a whole number of groups and bytes. `bits` and `group` are ignored for plain formats; for MXFP4, MXFP8 and NVFP4 each
+ * is 0 or the format's own; scale_type only for AFFINE. No dimension may be 0.
+ * TD_E_SHAPE names m->name and leaves *m as it was. The pointers are left alone. */
 td_status td_matrix_layout(td_matrix *m, td_format format, unsigned bits, unsigned group, td_dtype scale_type,
                            uint32_t n_stack, uint32_t n_out, uint32_t n_in, td_error *err) TD_MUST_CHECK;
 
@@ -60,7 +66,8 @@ size_t td_matrix_bytes(const td_matrix *m);
 /* Bits a weight costs, scales included (4.5 for affine 4-bit, group 64, 16-bit scales). */
 double td_matrix_bits_per_weight(const td_matrix *m);
 
-/* Views: matrix `index` of a stack; rows [row0, row0 + n) of a matrix (of every matrix, when it is a stack of one). */
+/* Views: matrix `index` of a stack; rows [row0, row0 + n), counted over the whole stack, as one matrix of n rows. A
+ * view owns nothing and must not outlive its source. */
 td_matrix td_matrix_at(const td_matrix *m, uint32_t index);
 td_matrix td_matrix_rows(const td_matrix *m, uint32_t row0, uint32_t n);
 
@@ -70,11 +77,14 @@ void td_matrix_row_f32(const td_matrix *m, size_t row, float *out);
 
 /* A new matrix of the same shape in AFFINE format with codes of `bits` (2 3 4 5 6 8) and groups of `group`, made by
  * MLX's rule (negative scale when the largest magnitude is positive, the extreme is code 0; ties to even). Scales and
- * biases are stored as scale_type. *out owns its block. TD_E_SHAPE when n_in is not a multiple of group. */
+ * biases are stored as scale_type. *out owns its block and must not be *src; it is zeroed on failure.
+ * TD_E_SHAPE when n_in is not a multiple of group; TD_E_NUMERIC, with the row as position, when a weight is not finite
+ * or a scale or bias overflows scale_type; TD_E_NOMEM. Needs one row of floats beside the result. */
 td_status td_matrix_quantize(td_matrix *out, const td_matrix *src, unsigned bits, unsigned group, td_dtype scale_type,
                              td_error *err) TD_MUST_CHECK;
 
-/* A heap copy of a matrix (data, scales, biases in one aligned block). */
+/* A heap copy of a matrix, its rows close together: one block, data, scales and biases each aligned to 64. *out must
+ * not be *src and is zeroed on failure. */
 td_status td_matrix_copy(td_matrix *out, const td_matrix *src, td_error *err) TD_MUST_CHECK;
 
 /* Frees what the matrix owns and zeroes it. NULL-safe; on a view it only zeroes. */

@@ -265,6 +265,8 @@ static void constant_groups_come_back_exactly(void **state) {
             assert_int_equal(td_matrix_quantize(&m, &src, widths[b], 32, TD_DTYPE_F32, NULL), TD_OK);
             td_matrix_row_f32(&m, 0, back);
             assert_memory_equal(back, w, sizeof w);
+            for (size_t i = 0; i < 32; i++)
+                assert_int_equal(stream_code(m.data, i, widths[b]), 0);
             td_matrix_free(&m);
         }
 }
