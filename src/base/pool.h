@@ -23,6 +23,10 @@ int td_pool_n_threads(const td_pool *pool);
 /* Processors this process may use: affinity mask, capped by a cgroup CPU quota (rounded up). >= 1. */
 int td_pool_usable_processors(void);
 
+/* What the cgroup v2 CPU quotas of a process allow, in processors rounded up; 0: no quota. `membership` is its
+ * /proc/<pid>/cgroup, `mount` the hierarchy (/sys/fs/cgroup); parameters so that a test can lay out its own. */
+int td_pool_cgroup_quota(const char *membership, const char *mount);
+
 /* Calls fn(arg, tile, thread) for every tile in [0, n_tiles), each exactly once, on some thread in [0, n_threads).
  * Returns when all are done; everything they wrote is then visible. Which thread takes which tile is not defined, so
  * a result must not depend on it. Only the owner thread calls this, never from inside fn. */

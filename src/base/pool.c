@@ -1,0 +1,392 @@
+/* pool.c - one job at a time, its tiles handed out by a single atomic word.
+ *
+ * The word holds (job number, tiles not yet taken). A thread takes a tile by compare-and-swap of the whole word, so a
+ * worker that slept through a job cannot take a tile of the next one by mistake: its old word no longer matches, and
+ * a successful swap proves that the job is alive. That makes the job's fields (fn, arg, n_tiles) plain memory:
+ * the owner writes them before it publishes the word, and will not write them again before every taken tile has been
+ * counted in `done`. The owner therefore waits for tiles, not for threads; a worker that is descheduled without a tile
+ * in its hands costs nothing.
+ *
+ * Idle workers spin on the word for spin_us and then sleep on a condition variable; the owner does the same while it
+ * waits for the last tiles. A sleeper announces itself (`sleepers`, `owner_sleeps`) before it looks at the word a last
+ * time, and the other side looks for sleepers after it has published, both sequentially consistent, so one of the two
+ * always sees the other. With nobody asleep a job costs no system call.
+ *
+ * A barrier where each worker checks in was the alternative; it makes every job as slow as the slowest wake-up. */
+#include "base/pool.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+
+#define MAX_THREADS 1024
+#define SPINS_A_CLOCK_READ 64
+
+typedef struct worker {
+    td_pool *pool;
+    pthread_t thread;
+    int index;
+} worker;
+
+struct td_pool {
+    _Alignas(64) _Atomic uint64_t word; /* job number << 32 | tiles not yet taken */
+    _Alignas(64) atomic_int done;       /* tiles finished */
+    _Alignas(64) atomic_int sleepers;   /* workers asleep or about to be */
+    atomic_int owner_sleeps;
+    atomic_int stop;
+
+    /* The job: written by the owner while no tile is out, read by whoever holds a tile. */
+    _Alignas(64) td_pool_fn fn;
+    void *arg;
+    int n_tiles;
+
+    int n_threads;
+    int64_t spin_ns;
+    pthread_mutex_t lock;
+    pthread_cond_t work;     /* workers sleep here */
+    pthread_cond_t finished; /* the owner sleeps here */
+    worker *workers;         /* [n_threads - 1]; the caller is thread 0 */
+    int n_started;
+};
+
+static void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* ---- tiles ---- */
+
+static bool has_tiles(td_pool *p) {
+    return (uint32_t)atomic_load(&p->word) != 0;
+}
+
+/* Takes a tile of the current job; -1 when none is left. */
+static int take_tile(td_pool *p) {
+    uint64_t w = atomic_load(&p->word);
+    while ((uint32_t)w != 0)
+        if (atomic_compare_exchange_weak(&p->word, &w, w - 1))
+            return p->n_tiles - (int)(uint32_t)w;
+    return -1;
+}
+
+static void finish_tile(td_pool *p) {
+    int n_tiles = p->n_tiles; /* after the count the job's fields are the owner's again */
+    if (atomic_fetch_add(&p->done, 1) + 1 < n_tiles || !atomic_load(&p->owner_sleeps))
+        return;
+    pthread_mutex_lock(&p->lock);
+    pthread_cond_signal(&p->finished);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void work_along(td_pool *p, int thread) {
+    for (int tile; (tile = take_tile(p)) >= 0;) {
+        p->fn(p->arg, tile, thread);
+        finish_tile(p);
+    }
+}
+
+/* ---- waiting ---- */
+
+static bool job_done(td_pool *p) {
+    return atomic_load(&p->done) == p->n_tiles;
+}
+
+static bool work_or_stop(td_pool *p) {
+    return has_tiles(p) || atomic_load(&p->stop);
+}
+
+/* Spins until `ready` holds or the time is up; tells whether it held. */
+static bool spin_until(td_pool *p, bool (*ready)(td_pool *)) {
+    if (ready(p))
+        return true;
+    if (p->spin_ns == 0)
+        return false;
+    int64_t start = td_clock_ns();
+    do {
+        for (int i = 0; i < SPINS_A_CLOCK_READ; i++) {
+            relax();
+            if (ready(p))
+                return true;
+        }
+    } while (td_clock_ns() - start < p->spin_ns);
+    return false;
+}
+
+static void sleep_until_work(td_pool *p) {
+    pthread_mutex_lock(&p->lock);
+    atomic_fetch_add(&p->sleepers, 1);
+    while (!work_or_stop(p))
+        pthread_cond_wait(&p->work, &p->lock);
+    atomic_fetch_sub(&p->sleepers, 1);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void wake_workers(td_pool *p) {
+    if (atomic_load(&p->sleepers) == 0)
+        return;
+    pthread_mutex_lock(&p->lock);
+    pthread_cond_broadcast(&p->work);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void wait_for_tiles(td_pool *p) {
+    if (spin_until(p, job_done))
+        return;
+    pthread_mutex_lock(&p->lock);
+    atomic_store(&p->owner_sleeps, 1);
+    while (!job_done(p))
+        pthread_cond_wait(&p->finished, &p->lock);
+    atomic_store(&p->owner_sleeps, 0);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void *worker_main(void *arg) {
+    worker *w = arg;
+    td_pool *p = w->pool;
+    while (!atomic_load(&p->stop)) {
+        if (!spin_until(p, work_or_stop))
+            sleep_until_work(p);
+        work_along(p, w->index);
+    }
+    return NULL;
+}
+
+void td_pool_run(td_pool *p, td_pool_fn fn, void *arg, int n_tiles) {
+    if (n_tiles <= 0)
+        return;
+    if (p->n_threads == 1 || n_tiles == 1) {
+        for (int t = 0; t < n_tiles; t++)
+            fn(arg, t, 0);
+        return;
+    }
+    p->fn = fn;
+    p->arg = arg;
+    p->n_tiles = n_tiles;
+    atomic_store(&p->done, 0);
+    uint64_t job = (atomic_load(&p->word) >> 32) + 1;
+    atomic_store(&p->word, job << 32 | (uint32_t)n_tiles);
+    wake_workers(p);
+    work_along(p, 0);
+    wait_for_tiles(p);
+}
+
+/* ---- processors ---- */
+
+#ifdef __linux__
+/* The affinity mask of this thread in a set of *n processors; NULL when it cannot be read. CPU_FREE. */
+static cpu_set_t *affinity(int *n, size_t *bytes) {
+    for (*n = 1024; *n <= 1 << 20; *n *= 2) {
+        cpu_set_t *set = CPU_ALLOC((size_t)*n);
+        if (!set)
+            return NULL;
+        *bytes = CPU_ALLOC_SIZE(*n);
+        if (sched_getaffinity(0, *bytes, set) == 0)
+            return set;
+        CPU_FREE(set);
+        if (errno != EINVAL) /* EINVAL: the kernel's mask is longer */
+            return NULL;
+    }
+    return NULL;
+}
+
+static int affinity_count(void) {
+    int n;
+    size_t bytes;
+    cpu_set_t *set = affinity(&n, &bytes);
+    if (!set)
+        return 0;
+    int count = CPU_COUNT_S(bytes, set);
+    CPU_FREE(set);
+    return count;
+}
+
+/* Best effort: a processor that went away leaves the thread where the scheduler puts it. */
+static void pin_thread(pthread_t thread, int index) {
+    int n;
+    size_t bytes;
+    cpu_set_t *set = affinity(&n, &bytes);
+    if (!set)
+        return;
+    int count = CPU_COUNT_S(bytes, set), nth = count > 0 ? index % count : 0, chosen = -1;
+    for (int c = 0; c < n && chosen < 0; c++)
+        if (CPU_ISSET_S(c, bytes, set) && nth-- == 0)
+            chosen = c;
+    if (chosen >= 0) {
+        CPU_ZERO_S(bytes, set);
+        CPU_SET_S(chosen, bytes, set);
+        pthread_setaffinity_np(thread, bytes, set);
+    }
+    CPU_FREE(set);
+}
+#else
+static int affinity_count(void) {
+    return 0;
+}
+
+static void pin_thread(pthread_t thread, int index) {
+    (void)thread;
+    (void)index;
+}
+#endif
+
+/* The quota of one cpu.max ("max 100000", "150000 100000"), in processors rounded up; 0: none. */
+static int read_cpu_max(const char *path) {
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return 0;
+    long long quota = 0, period = 0;
+    int fields = fscanf(f, "%lld %lld", &quota, &period);
+    fclose(f);
+    if (fields != 2 || quota <= 0 || period <= 0)
+        return 0;
+    long long n = quota / period + (quota % period != 0);
+    return n < INT_MAX ? (int)n : INT_MAX;
+}
+
+/* The process's path in the v2 hierarchy: the line "0::/a/b". */
+static bool read_membership(const char *membership, char *path, size_t size) {
+    FILE *f = fopen(membership, "re");
+    if (!f)
+        return false;
+    bool found = false;
+    char line[4096];
+    while (!found && fgets(line, sizeof line, f))
+        if (strncmp(line, "0::/", 4) == 0) {
+            line[strcspn(line, "\n")] = '\0';
+            found = (size_t)snprintf(path, size, "%s", line + 3) < size;
+        }
+    fclose(f);
+    return found;
+}
+
+int td_pool_cgroup_quota(const char *membership, const char *mount) {
+    char group[4096], path[8400];
+    if (!read_membership(membership, group, sizeof group))
+        return 0;
+    int least = 0;
+    for (;;) { /* a quota binds the whole subtree: look at every ancestor */
+        snprintf(path, sizeof path, "%s%s/cpu.max", mount, group);
+        int n = read_cpu_max(path);
+        if (n > 0 && (least == 0 || n < least))
+            least = n;
+        char *slash = strrchr(group, '/');
+        if (!slash)
+            return least;
+        *slash = '\0';
+    }
+}
+
+int td_pool_usable_processors(void) {
+    int n = affinity_count();
+    if (n <= 0)
+        n = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int quota = td_pool_cgroup_quota("/proc/self/cgroup", "/sys/fs/cgroup");
+    if (quota > 0 && quota < n)
+        n = quota;
+    return n > 0 ? n : 1;
+}
+
+/* ---- life ---- */
+
+td_pool_options td_pool_options_default(void) {
+    return (td_pool_options){.n_threads = 0, .spin_us = 50, .pin = false};
+}
+
+int td_pool_n_threads(const td_pool *pool) {
+    return pool->n_threads;
+}
+
+/* Signals are for the program's own threads. */
+static int start_worker(worker *w) {
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = pthread_create(&w->thread, NULL, worker_main, w);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc;
+}
+
+static td_status start_workers(td_pool *p, bool pin, td_error *err) {
+    for (int i = 0; i < p->n_threads - 1; i++) {
+        worker *w = &p->workers[i];
+        *w = (worker){.pool = p, .index = i + 1};
+        int rc = start_worker(w);
+        if (rc != 0)
+            return td_fail(err, TD_E_NOMEM, "thread %d of %d could not be started: %s", i + 2, p->n_threads,
+                           strerror(rc));
+        p->n_started++;
+        if (pin)
+            pin_thread(w->thread, i + 1);
+    }
+    return TD_OK;
+}
+
+static td_pool *pool_new(int n_threads, int spin_us) {
+    td_pool *p = td_malloc_aligned(sizeof *p);
+    worker *workers = td_calloc((size_t)n_threads, sizeof *workers);
+    if (!p || !workers) {
+        td_free_aligned(p);
+        td_free(workers);
+        return NULL;
+    }
+    memset(p, 0, sizeof *p);
+    p->n_threads = n_threads;
+    p->spin_ns = (int64_t)spin_us * 1000;
+    p->workers = workers;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->work, NULL);
+    pthread_cond_init(&p->finished, NULL);
+    return p;
+}
+
+td_status td_pool_open(td_pool **out, const td_pool_options *opt, td_error *err) {
+    *out = NULL;
+    td_pool_options o = opt ? *opt : td_pool_options_default();
+    int n = o.n_threads == 0 ? td_pool_usable_processors() : o.n_threads;
+    if (o.n_threads == 0 && n > MAX_THREADS)
+        n = MAX_THREADS;
+    if (n < 1 || n > MAX_THREADS)
+        return td_fail(err, TD_E_ARG, "%d threads asked for, expected 1 to %d", n, MAX_THREADS);
+    if (o.spin_us < 0)
+        return td_fail(err, TD_E_ARG, "spin time of %d us, expected 0 or more", o.spin_us);
+    td_pool *p = pool_new(n, o.spin_us);
+    if (!p)
+        return td_fail(err, TD_E_NOMEM, "no memory for a pool of %d threads", n);
+    td_status st = start_workers(p, o.pin, err);
+    if (st != TD_OK) {
+        td_pool_close(&p);
+        return st;
+    }
+    *out = p;
+    return TD_OK;
+}
+
+void td_pool_close(td_pool **pool) {
+    td_pool *p = pool ? *pool : NULL;
+    if (!p)
+        return;
+    atomic_store(&p->stop, 1);
+    pthread_mutex_lock(&p->lock);
+    pthread_cond_broadcast(&p->work);
+    pthread_mutex_unlock(&p->lock);
+    for (int i = 0; i < p->n_started; i++)
+        pthread_join(p->workers[i].thread, NULL);
+    pthread_cond_destroy(&p->finished);
+    pthread_cond_destroy(&p->work);
+    pthread_mutex_destroy(&p->lock);
+    td_free(p->workers);
+    td_free_aligned(p);
+    *pool = NULL;
+}
