@@ -1,0 +1,371 @@
+/* round.c - draft, verify, accept, commit. Nothing is allocated in a round but KV pages. */
+#include "decode/round.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+/* What one sequence does in the round under way. */
+typedef struct slot {
+    uint32_t first_row; /* of the pass */
+    uint32_t n_known;   /* rows of known tokens */
+    uint32_t n_draft;   /* rows of drafts behind them */
+    bool samples;       /* the last known row is the newest token's */
+    uint32_t first_out; /* of the sampled rows, among the outputs */
+    td_token draft[TD_MAX_DRAFT];
+} slot;
+
+struct td_decoder {
+    td_model *model;
+    td_drafter *drafter;
+    td_kv_pool *pool;
+    td_decoder_options opt;
+    td_sampler *sampler;
+    slot *slots;         /* [max_seqs] */
+    td_draft *drafts;    /* [max_seqs] */
+    uint32_t *draft_seq; /* [max_seqs] sequence of each draft */
+    td_token *token;     /* the pass's arrays */
+    int32_t *pos, *n_keys, *out_row, *logits_out;
+    uint32_t *row_seq;
+    td_kv_pages *pages[TD_KV_MAX_GROUPS];
+    float *hidden, *logits;
+};
+
+static uint32_t sampled_rows(const td_decoder_options *o) {
+    return o->max_seqs * (1 + o->max_depth);
+}
+
+void td_decoder_model_options(const td_decoder_options *o, td_model_options *m) {
+    m->max_rows = o->prefill_rows + sampled_rows(o);
+    m->max_out = sampled_rows(o);
+    m->max_logits = sampled_rows(o);
+}
+
+static td_status alloc_arrays(td_decoder *d, td_error *err) {
+    const td_model_options *m = &d->model->opt;
+    uint32_t n = d->opt.max_seqs;
+    d->slots = td_calloc(n, sizeof *d->slots);
+    d->drafts = td_calloc(n, sizeof *d->drafts);
+    d->draft_seq = td_calloc(n, sizeof *d->draft_seq);
+    d->token = td_calloc(m->max_rows, sizeof *d->token);
+    d->pos = td_calloc(m->max_rows, sizeof *d->pos);
+    d->row_seq = td_calloc(m->max_rows, sizeof *d->row_seq);
+    d->n_keys = td_calloc(n, sizeof *d->n_keys);
+    d->out_row = td_calloc(m->max_out, sizeof *d->out_row);
+    d->logits_out = td_calloc(m->max_logits, sizeof *d->logits_out);
+    d->hidden = td_malloc_aligned((size_t)m->max_out * d->model->info.n_embd * sizeof(float));
+    d->logits = td_malloc_aligned((size_t)m->max_logits * d->model->info.n_vocab * sizeof(float));
+    bool ok = d->slots && d->drafts && d->draft_seq && d->token && d->pos && d->row_seq && d->n_keys && d->out_row &&
+              d->logits_out && d->hidden && d->logits;
+    for (uint32_t g = 0; g < d->model->kv.n_groups; g++) {
+        d->pages[g] = td_calloc(n, sizeof *d->pages[g]);
+        ok = ok && d->pages[g];
+    }
+    return ok ? TD_OK : td_fail(err, TD_E_NOMEM, "out of memory for rounds of %u sequences", n);
+}
+
+td_status td_decoder_open(td_decoder **out, td_model *model, td_drafter *drafter, td_kv_pool *pool,
+                          const td_decoder_options *opt, td_error *err) {
+    *out = NULL;
+    td_model_options need = {0};
+    td_decoder_model_options(opt, &need);
+    if (opt->max_seqs < 1 || opt->prefill_rows < 1 || opt->max_depth > TD_MAX_DRAFT ||
+        model->opt.max_rows < need.max_rows || model->opt.max_out < need.max_out ||
+        model->opt.max_logits < need.max_logits || (drafter && drafter->max_seqs < opt->max_seqs))
+        return td_fail(err, TD_E_ARG,
+                       "rounds of %u sequences, %u prefill rows and depth %u do not fit the model's passes",
+                       opt->max_seqs, opt->prefill_rows, opt->max_depth);
+    td_decoder *d = td_calloc(1, sizeof *d);
+    if (!d)
+        return td_fail(err, TD_E_NOMEM, "out of memory for a decoder");
+    d->model = model;
+    d->drafter = drafter;
+    d->pool = pool;
+    d->opt = *opt;
+    td_status st = alloc_arrays(d, err);
+    if (st == TD_OK)
+        st = td_sampler_open(&d->sampler, model->info.n_vocab, err);
+    if (st != TD_OK)
+        td_decoder_close(&d);
+    *out = d;
+    return st;
+}
+
+void td_decoder_close(td_decoder **pd) {
+    if (!pd || !*pd)
+        return;
+    td_decoder *d = *pd;
+    void *const parts[] = {d->slots,   d->drafts, d->draft_seq, d->token,     d->pos,
+                           d->row_seq, d->n_keys, d->out_row,   d->logits_out};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        td_free(parts[i]);
+    for (uint32_t g = 0; g < TD_KV_MAX_GROUPS; g++)
+        td_free(d->pages[g]);
+    td_free_aligned(d->hidden);
+    td_free_aligned(d->logits);
+    td_sampler_close(&d->sampler);
+    td_free(d);
+    *pd = NULL;
+}
+
+/* ---- sequences ---- */
+
+td_status td_seq_open(td_seq **out, td_decoder *d, uint32_t n_ctx, td_error *err) {
+    *out = NULL;
+    td_seq *s = td_calloc(1, sizeof *s);
+    if (!s)
+        return td_fail(err, TD_E_NOMEM, "out of memory for a sequence");
+    s->decoder = d;
+    s->capacity = n_ctx;
+    s->tokens = td_calloc(n_ctx + 1, sizeof *s->tokens);
+    s->was_drafted = td_calloc(n_ctx + 1, sizeof *s->was_drafted);
+    s->hidden = td_malloc_aligned(d->model->info.n_embd * sizeof(float));
+    td_status st = s->tokens && s->was_drafted && s->hidden
+                       ? TD_OK
+                       : td_fail(err, TD_E_NOMEM, "out of memory for a sequence of %u tokens", n_ctx);
+    if (st == TD_OK)
+        st = td_history_open(&s->history, d->model->info.n_vocab, err);
+    if (st == TD_OK) /* a round may go past the context by its drafts, which are then cut */
+        st = td_kv_seq_open(&s->kv, d->pool, n_ctx + d->opt.max_depth, d->opt.max_depth + 1, err);
+    if (st == TD_OK && d->drafter && d->drafter->ops->open_seq)
+        st = d->drafter->ops->open_seq(d->drafter, &s->drafter_state, err);
+    if (st != TD_OK)
+        td_seq_close(&s);
+    *out = s;
+    return st;
+}
+
+void td_seq_close(td_seq **ps) {
+    if (!ps || !*ps)
+        return;
+    td_seq *s = *ps;
+    if (s->drafter_state)
+        s->decoder->drafter->ops->close_seq(s->decoder->drafter, s->drafter_state);
+    td_kv_seq_close(&s->kv);
+    td_history_close(&s->history);
+    td_free(s->tokens);
+    td_free(s->was_drafted);
+    td_free_aligned(s->hidden);
+    td_free(s);
+    *ps = NULL;
+}
+
+static uint32_t shared_prefix(const td_seq *s, const td_token *prompt, uint32_t n) {
+    uint32_t have = td_kv_seq_length(s->kv);
+    uint32_t most = have < n ? have : n;
+    uint32_t i = 0;
+    while (i < most && s->tokens[i] == prompt[i])
+        i++;
+    return i;
+}
+
+td_status td_seq_start(td_seq *s, const td_token *prompt, uint32_t n_prompt, const td_seq_params *p, td_error *err) {
+    const td_model_info *info = &s->decoder->model->info;
+    if (n_prompt < 1)
+        return td_fail(err, TD_E_ARG, "an empty prompt, expected at least one token");
+    if (n_prompt >= s->capacity)
+        return td_fail(err, TD_E_LIMIT,
+                       "a prompt of %u tokens, but the context holds %u, one of which must be left to "
+                       "answer",
+                       n_prompt, s->capacity);
+    for (uint32_t i = 0; i < n_prompt; i++)
+        if (prompt[i] < 0 || (uint32_t)prompt[i] >= info->n_vocab)
+            return td_fail_at(err, TD_E_ARG, i, "prompt token %u is %d, expected 0 to %u", i, prompt[i],
+                              info->n_vocab - 1);
+    if (p->max_tokens < 1 || p->depth > s->decoder->opt.max_depth)
+        return td_fail(err, TD_E_ARG, "%u tokens at depth %u, expected at least 1 and at most depth %u", p->max_tokens,
+                       p->depth, s->decoder->opt.max_depth);
+    TD_TRY(td_sampling_check(&p->sampling, info->n_vocab, err));
+
+    uint32_t keep = shared_prefix(s, prompt, n_prompt);
+    if (keep == n_prompt) /* the newest token is always fed, to have its logits */
+        keep--;
+    if (keep > 0 && td_kv_seq_can_rewind(s->kv, keep)) {
+        td_kv_seq_set_length(s->kv, keep);
+    } else {
+        td_kv_seq_clear(s->kv);
+        keep = 0;
+    }
+    memcpy(s->tokens, prompt, n_prompt * sizeof *prompt);
+    memset(s->was_drafted, 0, n_prompt * sizeof *s->was_drafted);
+    s->n_tokens = s->n_prompt = n_prompt;
+    s->n_reused = keep;
+    s->params = *p;
+    s->has_hidden = false;
+    s->finish = TD_FINISH_NONE;
+    s->status = TD_OK;
+    s->stats = (td_seq_stats){0};
+    td_history_clear(&s->history);
+    for (uint32_t i = 0; i < n_prompt; i++)
+        s->history.prompted[prompt[i]] = 1;
+    return TD_OK;
+}
+
+uint32_t td_seq_pending(const td_seq *s) {
+    return s->n_tokens - td_kv_seq_length(s->kv);
+}
+
+static uint32_t seq_remaining(const td_seq *s) {
+    uint32_t made = s->n_tokens - s->n_prompt;
+    uint32_t budget = s->params.max_tokens - made;
+    uint32_t room = s->capacity - s->n_tokens;
+    return budget < room ? budget : room;
+}
+
+static bool is_end(const void *user, td_token t) {
+    const td_seq_params *p = user;
+    if (!p->ignore_end)
+        for (size_t i = 0; i < p->n_end; i++)
+            if (p->end[i] == t)
+                return true;
+    return false;
+}
+
+/* ---- draft ---- */
+
+static uint32_t wanted_depth(const td_decoder *d, const td_seq *s) {
+    if (!d->drafter || !s->has_hidden || td_seq_pending(s) != 1)
+        return 0;
+    uint32_t most = seq_remaining(s) - 1; /* the round's own sample takes one */
+    return s->params.depth < most ? s->params.depth : most;
+}
+
+static td_status draft_all(td_decoder *d, td_seq *const *seqs, uint32_t n, td_error *err) {
+    uint32_t asked = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        td_seq *s = seqs[i];
+        d->slots[i].n_draft = 0;
+        uint32_t depth = wanted_depth(d, s);
+        if (!depth)
+            continue;
+        d->draft_seq[asked] = i;
+        d->drafts[asked++] = (td_draft){.state = s->drafter_state,
+                                        .tokens = s->tokens,
+                                        .n_tokens = s->n_tokens,
+                                        .kv = s->kv,
+                                        .hidden = s->hidden,
+                                        .sampling = &s->params.sampling,
+                                        .history = &s->history,
+                                        .is_end = is_end,
+                                        .is_end_user = &s->params,
+                                        .depth = depth,
+                                        .out = d->slots[i].draft};
+    }
+    if (!asked)
+        return TD_OK;
+    TD_TRY(d->drafter->ops->draft(d->drafter, d->drafts, asked, err));
+    for (uint32_t a = 0; a < asked; a++)
+        d->slots[d->draft_seq[a]].n_draft = d->drafts[a].n_out;
+    return TD_OK;
+}
+
+/* ---- verify ---- */
+
+/* Lays out the rows of every sequence; known rows in excess of the prefill budget wait for a later round. */
+static td_status build_pass(td_decoder *d, td_seq *const *seqs, uint32_t n, td_pass *p, td_error *err) {
+    uint32_t budget = d->opt.prefill_rows;
+    *p = (td_pass){.token = d->token, .pos = d->pos, .row_seq = d->row_seq, .n_keys = d->n_keys};
+    for (uint32_t i = 0; i < n; i++) {
+        td_seq *s = seqs[i];
+        slot *t = &d->slots[i];
+        uint32_t length = td_kv_seq_length(s->kv), pending = td_seq_pending(s);
+        t->n_known = pending;
+        if (pending > 1) {
+            t->n_known = pending < budget ? pending : budget;
+            budget -= t->n_known;
+        }
+        t->samples = t->n_known == pending;
+        t->first_row = p->n_rows;
+        TD_TRY(td_kv_seq_reserve(s->kv, t->n_known + t->n_draft, err));
+        for (uint32_t r = 0; r < t->n_known + t->n_draft; r++, p->n_rows++) {
+            d->token[p->n_rows] = r < t->n_known ? s->tokens[length + r] : t->draft[r - t->n_known];
+            d->pos[p->n_rows] = (int32_t)(length + r);
+            d->row_seq[p->n_rows] = i;
+        }
+        d->n_keys[i] = (int32_t)(length + t->n_known + t->n_draft);
+        for (uint32_t g = 0; g < d->model->kv.n_groups; g++)
+            d->pages[g][i] = td_kv_seq_pages(s->kv, g);
+        t->first_out = p->n_out;
+        for (uint32_t r = 0; t->samples && r <= t->n_draft; r++, p->n_out++) {
+            d->out_row[p->n_out] = (int32_t)(t->first_row + t->n_known - 1 + r);
+            d->logits_out[p->n_out] = (int32_t)p->n_out;
+        }
+    }
+    p->n_seq = n;
+    for (uint32_t g = 0; g < d->model->kv.n_groups; g++)
+        p->pages[g] = d->pages[g];
+    p->out_row = d->out_row;
+    p->hidden = d->hidden;
+    p->n_logits = p->n_out;
+    p->logits_out = d->logits_out;
+    p->logits = d->logits;
+    return TD_OK;
+}
+
+/* ---- accept and commit ---- */
+
+static void push(td_seq *s, td_token t, bool drafted) {
+    s->tokens[s->n_tokens] = t;
+    s->was_drafted[s->n_tokens++] = drafted;
+    td_history_add(&s->history, t);
+    if (is_end(&s->params, t))
+        s->finish = TD_FINISH_STOP;
+    else if (seq_remaining(s) == 0)
+        s->finish = TD_FINISH_LENGTH;
+}
+
+/* Samples the rows in turn; returns how many drafts were accepted. */
+static td_status accept(td_decoder *d, td_seq *s, const slot *t, uint32_t *accepted, td_error *err) {
+    const td_model_info *info = &d->model->info;
+    for (uint32_t r = 0;; r++) {
+        td_token sampled;
+        const float *logits = d->logits + (size_t)(t->first_out + r) * info->n_vocab;
+        TD_TRY(td_sample(d->sampler, &s->params.sampling, &s->history, logits, NULL, info->n_vocab, s->n_tokens,
+                         &sampled, err));
+        bool agrees = r < t->n_draft && sampled == t->draft[r];
+        push(s, sampled, agrees);
+        if (!agrees || s->finish) {
+            *accepted = r + agrees;
+            memcpy(s->hidden, d->hidden + (size_t)(t->first_out + r) * info->n_embd, info->n_embd * sizeof(float));
+            return TD_OK;
+        }
+    }
+}
+
+static void count(td_seq_stats *st, uint32_t drafted, uint32_t accepted) {
+    st->rounds++;
+    st->drafted += drafted;
+    for (uint32_t i = 0; i < drafted; i++)
+        st->drafted_at[i]++;
+    for (uint32_t i = 0; i < accepted; i++)
+        st->accepted_at[i]++;
+}
+
+static void commit(td_decoder *d, td_seq *s, const slot *t) {
+    if (!t->samples) {
+        td_kv_seq_set_length(s->kv, td_kv_seq_length(s->kv) + t->n_known);
+        return;
+    }
+    uint32_t accepted;
+    s->status = accept(d, s, t, &accepted, &s->error);
+    if (s->status != TD_OK) {
+        td_kv_seq_clear(s->kv);
+        s->has_hidden = false;
+        return;
+    }
+    count(&s->stats, t->n_draft, accepted);
+    td_kv_seq_set_length(s->kv, s->n_tokens - 1);
+    s->has_hidden = true;
+}
+
+td_status td_round(td_decoder *d, td_seq *const *seqs, uint32_t n, td_error *err) {
+    if (n < 1 || n > d->opt.max_seqs)
+        return td_fail(err, TD_E_ARG, "a round of %u sequences, expected 1 to %u", n, d->opt.max_seqs);
+    td_pass pass;
+    TD_TRY(draft_all(d, seqs, n, err));
+    TD_TRY(build_pass(d, seqs, n, &pass, err));
+    TD_TRY(td_model_forward(d->model, &pass, err));
+    for (uint32_t i = 0; i < n; i++)
+        commit(d, seqs[i], &d->slots[i]);
+    return TD_OK;
+}

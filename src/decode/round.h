@@ -1,0 +1,86 @@
+/* round.h - the one generation path: draft, verify, accept, commit.
+ *
+ * A sequence is its known tokens and the keys of some of them. A round feeds the trunk, in one pass, tokens that have
+ * no key yet, and behind the newest one what a drafter proposes. When the pass reaches the newest token, rows are
+ * sampled in turn with their positions' noise: the first row always gives a token, the next row counts only if the
+ * token equals the draft that it was fed. Plain decoding is a round of depth 0; prefill is a round that does not reach
+ * the end.
+ *
+ * Exactness: a row's logits do not depend on what else is in the pass (backend.h), and a position's draw does not
+ * depend on anything but its logits, the parameters, the tokens before it and the seed (sampler.h). So the text is the
+ * same for every drafter, depth and chunk size. */
+#ifndef TD_DECODE_ROUND_H
+#define TD_DECODE_ROUND_H
+
+#include "decode/drafter.h"
+
+typedef struct td_decoder td_decoder;
+
+typedef struct td_decoder_options {
+    uint32_t max_seqs;     /* sequences of one round */
+    uint32_t prefill_rows; /* rows of one round that only extend keys, over all sequences */
+    uint32_t max_depth;    /* drafts a sequence and round at most, <= TD_MAX_DRAFT */
+} td_decoder_options;
+
+/* What model options a decoder of these options needs: max_rows, max_out and max_logits. */
+void td_decoder_model_options(const td_decoder_options *opt, td_model_options *model);
+
+/* `drafter` may be NULL. Everything given must outlive the decoder. */
+td_status td_decoder_open(td_decoder **out, td_model *model, td_drafter *drafter, td_kv_pool *pool,
+                          const td_decoder_options *opt, td_error *err) TD_MUST_CHECK;
+void td_decoder_close(td_decoder **d);
+
+typedef struct td_seq_params {
+    td_sampling sampling;
+    uint32_t max_tokens; /* to generate, >= 1 */
+    uint32_t depth;      /* drafts a round at most; 0: plain */
+    const td_token *end; /* [n_end] tokens that end the text; borrowed */
+    size_t n_end;
+    bool ignore_end;
+} td_seq_params;
+
+typedef struct td_seq_stats {
+    uint32_t rounds; /* that sampled */
+    uint64_t drafted;
+    uint64_t drafted_at[TD_MAX_DRAFT];
+    uint64_t accepted_at[TD_MAX_DRAFT];
+} td_seq_stats;
+
+/* One sequence being generated. Fields are for reading. */
+typedef struct td_seq {
+    td_decoder *decoder;
+    td_seq_params params;
+    td_token *tokens;  /* [n_tokens] prompt, then text */
+    bool *was_drafted; /* [n_tokens] the token was an accepted draft */
+    uint32_t n_tokens, n_prompt, capacity;
+    uint32_t n_reused; /* prompt tokens whose keys were there already */
+    td_kv_seq *kv;
+    td_history history;
+    float *hidden; /* [n_embd] of position n_tokens-2, when has_hidden */
+    bool has_hidden;
+    void *drafter_state;
+    td_finish finish; /* TD_FINISH_NONE while it goes on */
+    td_status status; /* why it failed; TD_OK while it has not */
+    td_error error;
+    td_seq_stats stats;
+} td_seq;
+
+/* A sequence of up to n_ctx positions. */
+td_status td_seq_open(td_seq **out, td_decoder *d, uint32_t n_ctx, td_error *err) TD_MUST_CHECK;
+void td_seq_close(td_seq **seq);
+
+/* Sets the sequence to exactly this prompt, keeping the keys of the longest prefix that it shares with what the
+ * sequence held. Errors: TD_E_LIMIT (longer than the context, both numbers), TD_E_ARG (empty, a token or a parameter
+ * out of range); the sequence then is as before. */
+td_status td_seq_start(td_seq *seq, const td_token *prompt, uint32_t n_prompt, const td_seq_params *params,
+                       td_error *err) TD_MUST_CHECK;
+
+/* Prompt tokens that have no key yet. */
+uint32_t td_seq_pending(const td_seq *seq);
+
+/* One round of `n` unfinished sequences, 1 <= n <= max_seqs. A sequence that fails alone (non-finite logits) has its
+ * status set and its keys dropped; the others go on. A failure of the pass itself is returned, and every sequence may
+ * be closed or started again. */
+td_status td_round(td_decoder *d, td_seq *const *seqs, uint32_t n, td_error *err) TD_MUST_CHECK;
+
+#endif
