@@ -6,8 +6,8 @@ an implementation can be held to the tolerance of the other vectors. Needs torch
 
     python3 tools/gemma4_drafts_f64.py tests/fixtures/vectors OUT_DIR
 
-writes OUT_DIR/<fixture>.drafts_f64.safetensors with, for N in 5, 20, 40: draftN_tokens [4], draftN_logits [4, V] (f32;
--inf where the centroid head has no candidate), draftN_hidden [B].
+writes OUT_DIR/<fixture>.drafts_f64.safetensors (kept as drafts_f64.safetensors beside the fixture) with, for N in 5, 20,
+40: draftN_tokens [4], draftN_logits [4, V], draftN_hidden [B], rounded to float32 at the end.
 """
 import sys
 
@@ -15,6 +15,8 @@ import torch
 
 torch.Tensor.float = lambda self, *a, **k: self.double()  # transformers widens to float32 here and there
 torch.set_default_dtype(torch.float64)
+matmul = torch.Tensor.__matmul__
+torch.Tensor.__matmul__ = lambda a, b: matmul(a.double(), b.double())
 softmax = torch.nn.functional.softmax
 torch.nn.functional.softmax = lambda x, *a, **k: softmax(x, *a, **{**k, "dtype": torch.float64})
 
@@ -41,7 +43,8 @@ def drafts(trunk, assistant, ids, n):
 
 def main(root, dest):
     for name in ("gemma4-dense", "gemma4-ple", "gemma4-moe"):
-        trunk = AutoModelForCausalLM.from_pretrained(f"{root}/{name}", attn_implementation="eager").double().eval()
+        trunk = AutoModelForCausalLM.from_pretrained(f"{root}/{name}", attn_implementation="eager",
+                                                     experts_implementation="eager").double().eval()
         assistant = Gemma4AssistantForCausalLM.from_pretrained(
             f"{root}/{name}-assistant", attn_implementation="eager").double().eval()
         f32 = load_file(f"{root}/{name}/vectors.safetensors")
