@@ -68,6 +68,7 @@ static td_status refuse_foreign(const module *m, bool has_weight, td_error *err)
         {".weight_scale_inv", "block-scaled FP8", true},
         {".weight_scale", "compressed-tensors or FP8", true},
         {".weight_scale_2", "NVFP4 with a global scale", true},
+        {"_scale_inv", "block-scaled FP8", true},
     };
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
         const td_tensor *t = marks[i].beside_weight == has_weight ? find_part(m, marks[i].suffix) : NULL;

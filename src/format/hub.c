@@ -228,7 +228,7 @@ static td_status resolve_in(const char *repo, const hub_id *id, char **out, td_e
         return TD_OK;
     if (st != TD_E_NOMEM && use_newest(repo, out, &newest_err) == TD_OK)
         return TD_OK;
-    return td_fail(err, st, "%s", main_err.message); /* what is wrong with the one that is wanted */
+    return td_fail(err, st, "%s; no other snapshot is complete", main_err.message);
 }
 
 /* "<cache>/models--org--name"; NULL: out of memory. */

@@ -1,100 +1,150 @@
 /* json.c - JSON trees for configuration files, and their fields with errors a user can act on.
  *
- * jansson builds the tree, but the text is first walked by the pull reader (json_scan.h). That pass costs no memory,
- * holds every rule (depth, NUL, UTF-8, garbage after the value) and gives the byte position in our own words; what is
- * left for jansson to refuse is a key that occurs twice, a real beyond the doubles, and a failed allocation.
- *
- * Integers beyond 64 bits occur in the wild (tokenizer configs write "no limit" as 10^30), and jansson fails the whole
- * text on one. Such a text is copied with an exponent "e0" behind each of them, which makes them reals: they parse,
- * and a field that wants an integer still refuses them. */
+ * The trees are jansson's, the parser is not: the pull reader (json_scan.h) holds every rule and gives the byte
+ * position, and what it reads is put into jansson's containers here, with a stack instead of recursion. jansson's own
+ * parser was used first; when an allocation fails while it collects a string, it drops a character and succeeds, and it
+ * refuses a whole text for one integer beyond 64 bits. Such integers occur in the wild (tokenizer configs write "no
+ * limit" as 10^30); here they become reals: they parse, and a field that wants an integer still refuses them. */
+#include <errno.h>
 #include <inttypes.h>
+#include <locale.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/buf.h"
 #include "format/checkpoint.h"
 #include "format/json_scan.h"
 
 /* ---- parsing ---- */
 
-/* Decimal text of an integer against the range of int64_t. */
-static bool fits_int64(const char *str, size_t size) {
-    bool negative = str[0] == '-';
-    const char *limit = negative ? "9223372036854775808" : "9223372036854775807";
-    str += negative;
-    size -= negative;
-    return size < 19 || (size == 19 && memcmp(str, limit, 19) <= 0);
+typedef struct tree {
+    td_json_scan scan;
+    td_buf key;                      /* of the value being read, in an object */
+    json_t *open[TD_JSON_MAX_DEPTH]; /* the containers on the way to it; borrowed, each is in the one before */
+    json_t *root;                    /* owned until it is handed out */
+} tree;
+
+static td_status no_memory(const tree *t, td_error *err) {
+    return td_fail(err, TD_E_NOMEM, "%s: out of memory", t->scan.where);
 }
 
-/* Walks the text by the strict rules. *wide gets a copy of the text with "e0" behind integers beyond 64 bits, and
- * stays empty when there are none. */
-static td_status check_text(td_json_scan *s, td_buf *wide, td_error *err) {
-    size_t copied = 0;
-    do {
-        char c = td_json_scan_peek(s);
-        const char *str;
-        size_t size;
-        bool integral;
-        if (c == '{' || c == '[') {
-            TD_TRY(td_json_scan_enter(s, c, err));
-        } else if (c == '0') {
-            TD_TRY(td_json_scan_number(s, &str, &size, &integral, err));
-            if (integral && !fits_int64(str, size)) {
-                (void)td_buf_append(wide, s->text + copied, s->pos - copied);
-                (void)td_buf_puts(wide, "e0");
-                copied = s->pos;
-            }
-        } else {
-            TD_TRY(td_json_scan_skip(s, err));
+/* An integer when it is one and fits, else a real. */
+static td_status read_number(tree *t, json_t **out, td_error *err) {
+    const char *str;
+    size_t size;
+    bool integral;
+    char text[TD_JSON_MAX_NUMBER + 1];
+    TD_TRY(td_json_scan_number(&t->scan, &str, &size, &integral, err));
+    memcpy(text, str, size);
+    text[size] = '\0';
+    if (integral) {
+        errno = 0;
+        long long v = strtoll(text, NULL, 10);
+        if (errno == 0) {
+            *out = json_integer(v);
+            return TD_OK;
         }
-        bool more = false;
-        while (s->depth > 0 && !more) {
-            TD_TRY(td_json_scan_next(s, &more, err));
-            if (more && s->open[s->depth - 1] == '{')
-                TD_TRY(td_json_scan_key(s, &str, &size, err));
-        }
-    } while (s->depth > 0);
-    TD_TRY(td_json_scan_end(s, err));
-    if (copied > 0)
-        (void)td_buf_append(wide, s->text + copied, s->size - copied);
-    if (wide->failed)
-        return td_fail(err, TD_E_NOMEM, "%s: out of memory", s->where);
+    }
+    char *point = strchr(text, '.');
+    if (point)
+        *point = localeconv()->decimal_point[0]; /* what strtod wants to see */
+    double d = strtod(text, NULL);
+    if (!isfinite(d))
+        return td_json_scan_fail(&t->scan, t->scan.pos - size, err, "a number is beyond the range of a double");
+    *out = json_real(d);
     return TD_OK;
 }
 
-static td_status jansson_failed(const json_error_t *e, const char *where, td_error *err) {
-    switch (json_error_code(e)) {
-    case json_error_duplicate_key:
-        return td_fail_at(err, TD_E_FORMAT, e->position, "%s: byte %d: a key occurs twice", where, e->position);
-    case json_error_numeric_overflow:
-        return td_fail_at(err, TD_E_FORMAT, e->position, "%s: byte %d: a number is beyond the range of a double", where,
-                          e->position);
-    default: /* the text is well formed, so it can only be memory */
-        return td_fail(err, TD_E_NOMEM, "%s: out of memory", where);
+/* A value; of a container only the beginning. A failed allocation leaves *out NULL. */
+static td_status read_value(tree *t, json_t **out, td_error *err) {
+    const char *str;
+    size_t size;
+    char c = td_json_scan_peek(&t->scan);
+    *out = NULL;
+    switch (c) {
+    case '{':
+    case '[':
+        TD_TRY(td_json_scan_enter(&t->scan, c, err));
+        *out = c == '{' ? json_object() : json_array();
+        return TD_OK;
+    case '"':
+        TD_TRY(td_json_scan_string(&t->scan, &str, &size, err));
+        *out = json_stringn_nocheck(str, size);
+        return TD_OK;
+    case '0':
+        return read_number(t, out, err);
+    default:
+        TD_TRY(td_json_scan_skip(&t->scan, err)); /* one of three words, or an error */
+        *out = c == 't' ? json_true() : c == 'f' ? json_false() : json_null();
+        return TD_OK;
     }
 }
 
+/* To the key of the next member of the innermost object. */
+static td_status read_key(tree *t, const json_t *object, td_error *err) {
+    const char *str;
+    size_t size;
+    char shown[TD_SHOWN_SIZE];
+    (void)td_json_scan_peek(&t->scan);
+    size_t pos = t->scan.pos;
+    TD_TRY(td_json_scan_key(&t->scan, &str, &size, err));
+    td_buf_clear(&t->key);
+    if (td_buf_append(&t->key, str, size) != TD_OK)
+        return no_memory(t, err);
+    if (json_object_get(object, t->key.data))
+        return td_json_scan_fail(&t->scan, pos, err, "key \"%s\" occurs twice", td_shown(shown, str, size));
+    return TD_OK;
+}
+
+/* Puts a value (its ownership too) into the container that holds it. */
+static td_status attach(tree *t, json_t *parent, json_t *value, td_error *err) {
+    if (!value)
+        return no_memory(t, err);
+    if (!parent)
+        t->root = value;
+    else if (json_is_object(parent) ? json_object_set_new_nocheck(parent, t->key.data, value)
+                                    : json_array_append_new(parent, value))
+        return no_memory(t, err);
+    return TD_OK;
+}
+
+static td_status read_tree(tree *t, td_error *err) {
+    td_json_scan *s = &t->scan;
+    do {
+        int depth = s->depth;
+        json_t *value;
+        TD_TRY(read_value(t, &value, err));
+        TD_TRY(attach(t, depth ? t->open[depth - 1] : NULL, value, err));
+        if (s->depth > depth)
+            t->open[depth] = value;
+        bool more = false;
+        while (s->depth > 0 && !more) { /* to the next value, leaving what closes on the way */
+            TD_TRY(td_json_scan_next(s, &more, err));
+            if (more && json_is_object(t->open[s->depth - 1]))
+                TD_TRY(read_key(t, t->open[s->depth - 1], err));
+        }
+    } while (s->depth > 0);
+    return td_json_scan_end(s, err);
+}
+
 td_status td_json_parse(const char *text, size_t size, int max_depth, const char *where, json_t **out, td_error *err) {
-    *out = NULL;
-    td_json_scan s;
-    td_json_scan_init(&s, text, size, 0, max_depth, where);
-    td_buf wide;
-    td_buf_init(&wide, size < SIZE_MAX / 4 ? size * 3 : size);
+    tree t = {0};
+    td_json_scan_init(&t.scan, text, size, 0, max_depth, where);
+    td_buf_init(&t.key, size);
     td_status st;
     if (size >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0)
-        st = td_json_scan_fail(&s, 0, err, "the text begins with a byte order mark, expected plain UTF-8");
+        st = td_json_scan_fail(&t.scan, 0, err, "the text begins with a byte order mark, expected plain UTF-8");
     else
-        st = check_text(&s, &wide, err);
-    if (st == TD_OK) {
-        json_error_t e;
-        const size_t flags = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY;
-        *out = wide.size > 0 ? json_loadb(wide.data, wide.size, flags, &e) : json_loadb(text, size, flags, &e);
-        if (!*out)
-            st = jansson_failed(&e, where, err);
+        st = read_tree(&t, err);
+    if (st != TD_OK) {
+        json_decref(t.root);
+        t.root = NULL;
     }
-    td_buf_free(&wide);
-    td_json_scan_free(&s);
+    *out = t.root;
+    td_buf_free(&t.key);
+    td_json_scan_free(&t.scan);
     return st;
 }
 

@@ -119,6 +119,8 @@ static td_status bad_tensor(const td_safetensors *f, const entry *e, td_error *e
 static td_status read_dtype(td_json_scan *s, entry *e, td_error *err) {
     const char *str;
     size_t size;
+    (void)td_json_scan_peek(s); /* to the quote */
+    size_t pos = s->pos;
     TD_TRY(td_json_scan_string(s, &str, &size, err));
     char name[32], shown[TD_SHOWN_SIZE];
     if (size < sizeof name) {
@@ -127,7 +129,7 @@ static td_status read_dtype(td_json_scan *s, entry *e, td_error *err) {
         if (td_dtype_parse(name, &e->t.dtype))
             return TD_OK;
     }
-    return td_json_scan_fail(s, s->pos - 1, err, "unknown dtype \"%s\"", td_shown(shown, str, size));
+    return td_json_scan_fail(s, pos, err, "unknown dtype \"%s\"", td_shown(shown, str, size));
 }
 
 static td_status read_shape(td_json_scan *s, entry *e, td_error *err) {
@@ -171,8 +173,10 @@ static td_status read_members(td_json_scan *s, entry *e, td_error *err) {
         TD_TRY(td_json_scan_next(s, &more, err));
         if (!more)
             break;
-        size_t at = s->pos, size;
+        size_t size, at;
         const char *key;
+        (void)td_json_scan_peek(s);
+        at = s->pos;
         TD_TRY(td_json_scan_key(s, &key, &size, err));
         int m = 0;
         while (m < N_MEMBERS && !is(key, size, members[m].name))

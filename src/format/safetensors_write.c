@@ -189,6 +189,8 @@ static td_status write_file(const char *path, const td_buf *header, const td_ten
 td_status td_safetensors_write(const char *path, const td_tensor *tensors, size_t n, const char *format,
                                td_error *err) {
     td_status st = check_tensors(tensors, n, err);
+    if (st == TD_OK && format && !td_json_utf8_valid(format, strlen(format)))
+        st = td_fail(err, TD_E_ARG, "the format's name is not UTF-8");
     if (st != TD_OK)
         return td_error_prefix(err, st, "%s", path);
     td_buf header;
