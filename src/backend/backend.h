@@ -194,6 +194,9 @@ td_status td_backend_cpu_open(td_backend **out, const td_cpu_options *opt, td_er
 /* "avx512", ...: the level in use. "generic" for other backends. */
 const char *td_backend_cpu_isa(const td_backend *be);
 
+/* Threads in use; 1 for other backends. */
+int td_backend_cpu_threads(const td_backend *be);
+
 void td_backend_close(td_backend **be);
 
 #endif

@@ -205,6 +205,15 @@ uint32_t td_seq_pending(const td_seq *s) {
     return s->n_tokens - td_kv_seq_length(s->kv);
 }
 
+void td_seq_cut(td_seq *s, uint32_t n_tokens, td_finish finish) {
+    while (s->n_tokens > n_tokens)
+        td_history_remove(&s->history, s->tokens[--s->n_tokens]);
+    if (td_kv_seq_length(s->kv) >= n_tokens)
+        td_kv_seq_set_length(s->kv, n_tokens - 1);
+    s->has_hidden = false;
+    s->finish = finish;
+}
+
 static uint32_t seq_remaining(const td_seq *s) {
     uint32_t made = s->n_tokens - s->n_prompt;
     uint32_t budget = s->params.max_tokens - made;

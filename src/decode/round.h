@@ -75,8 +75,12 @@ void td_seq_close(td_seq **seq);
 td_status td_seq_start(td_seq *seq, const td_token *prompt, uint32_t n_prompt, const td_seq_params *params,
                        td_error *err) TD_MUST_CHECK;
 
-/* Prompt tokens that have no key yet. */
+/* Known tokens that have no key yet. */
 uint32_t td_seq_pending(const td_seq *seq);
+
+/* Ends the sequence after n_tokens of its tokens (n_prompt <= n_tokens <= seq->n_tokens), as if the rest had never been
+ * made. */
+void td_seq_cut(td_seq *seq, uint32_t n_tokens, td_finish finish);
 
 /* One round of `n` unfinished sequences, 1 <= n <= max_seqs. A sequence that fails alone (non-finite logits) has its
  * status set and its keys dropped; the others go on. A failure of the pass itself is returned, and every sequence may

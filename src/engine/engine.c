@@ -1,0 +1,363 @@
+/* engine.c - opens a trunk, its drafter and its texts, in that order, and refuses what does not fit before the next
+ * expensive step: a checkpoint too large for memory is refused before it is read, a drafter that is not the trunk's
+ * before it is quantised. */
+#include "engine/engine.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/memory.h"
+#include "text/detok.h"
+
+#define DEFAULT_CTX 8192u
+#define DEFAULT_DEPTH 4u
+#define MAX_PROMPT_TOKENS ((size_t)1 << 24)
+#define MAX_TEXT ((size_t)1 << 30)
+
+td_engine_options td_engine_options_default(void) {
+    return (td_engine_options){.num_mtp_tokens = DEFAULT_DEPTH, .prefill_size = 512, .kv_page = 64, .isa = "auto"};
+}
+
+td_sampling td_sampling_default(void) {
+    return (td_sampling){.top_p = 1, .repetition_penalty = 1};
+}
+
+td_request td_request_default(void) {
+    return (td_request){.sampling = td_sampling_default(), .num_mtp_tokens = -1};
+}
+
+const char *td_finish_name(td_finish f) {
+    switch (f) {
+    case TD_FINISH_STOP:
+        return "stop";
+    case TD_FINISH_LENGTH:
+        return "length";
+    case TD_FINISH_CANCELLED:
+        return "cancelled";
+    case TD_FINISH_NONE:
+        break;
+    }
+    return "";
+}
+
+void td_tokens_free(td_token *tokens) {
+    td_free(tokens);
+}
+
+void td_text_free(char *text) {
+    td_free(text);
+}
+
+const td_engine_info *td_engine_describe(const td_engine *e) {
+    return &e->info;
+}
+
+td_sampling td_engine_sampling(const td_engine *e) {
+    return e->sampling;
+}
+
+/* ---- opening, step by step ---- */
+
+static td_status check_options(const td_engine_options *o, td_error *err) {
+    if (!o->model || !*o->model)
+        return td_fail(err, TD_E_ARG, "no model given, expected a checkpoint directory or a hub id");
+    if (o->num_mtp_tokens > TD_MAX_DRAFT)
+        return td_fail(err, TD_E_ARG, "%u drafts a round, expected 0 to %d", o->num_mtp_tokens, TD_MAX_DRAFT);
+    if (o->mtp_bits != 0 && o->mtp_bits != 4 && o->mtp_bits != 8 && o->mtp_bits != 16)
+        return td_fail(err, TD_E_ARG, "an assistant of %u bits, expected 4, 8 or 16", o->mtp_bits);
+    if (o->prefill_size < 1 || o->prefill_size > 8192)
+        return td_fail(err, TD_E_ARG, "a prefill of %u rows a pass, expected 1 to 8192", o->prefill_size);
+    return TD_OK;
+}
+
+static td_status open_backend(td_engine *e, const td_engine_options *o, td_error *err) {
+    static const struct {
+        const char *name;
+        td_isa isa;
+    } levels[] = {{"auto", TD_ISA_AUTO},
+                  {"generic", TD_ISA_GENERIC},
+                  {"avx2", TD_ISA_AVX2},
+                  {"avx512", TD_ISA_AVX512},
+                  {"neon", TD_ISA_NEON}};
+    if (strcmp(o->isa, "reference") == 0) {
+        e->info.isa = "reference";
+        e->info.n_threads = 1;
+        return td_backend_ref_open(&e->be, err);
+    }
+    for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
+        if (strcmp(o->isa, levels[i].name) != 0)
+            continue;
+        td_cpu_options cpu = {
+            .n_threads = o->n_threads, .isa = levels[i].isa, .pin = o->pin, .float_activations = o->float_activations};
+        TD_TRY(td_backend_cpu_open(&e->be, &cpu, err));
+        e->info.isa = td_backend_cpu_isa(e->be);
+        e->info.n_threads = td_backend_cpu_threads(e->be);
+        return TD_OK;
+    }
+    return td_fail(err, TD_E_ARG, "instruction set \"%s\", expected auto, generic, avx2, avx512, neon or reference",
+                   o->isa);
+}
+
+/* Reads every page of the weights once, so that what follows is not slowed by the disk and a user sees how far it is.
+ * Tables that are read a row at a time are left on disk. */
+static td_status warm(td_engine *e, const td_checkpoint *ck, td_error *err) {
+    static const size_t step = (size_t)64 << 20, page = 4096;
+    uint64_t done = 0, total = td_checkpoint_file_bytes(ck);
+    for (size_t i = 0; i < td_checkpoint_n_tensors(ck); i++) {
+        const td_tensor *t = td_checkpoint_tensor_at(ck, i);
+        bool lookup = strstr(t->name, "embed_tokens_per_layer") != NULL;
+        for (size_t at = 0; at < t->size; at += step) {
+            size_t n = t->size - at < step ? t->size - at : step;
+            for (size_t b = 0; !lookup && b < n; b += page)
+                (void)*(volatile const uint8_t *)(t->data + at + b);
+            done += n;
+            if (e->progress && !e->progress(e->user, "load", done, total))
+                return td_fail(err, TD_E_CANCELLED, "loading was cancelled");
+        }
+    }
+    return TD_OK;
+}
+
+static uint64_t to_mib(uint64_t bytes) {
+    return (bytes + (1 << 20) - 1) >> 20;
+}
+
+static td_status check_memory(td_engine *e, const td_engine_options *o, td_error *err) {
+    const td_memory_plan *m = &e->info.memory;
+    uint64_t need = m->weights + m->drafter + m->kv + m->scratch;
+    if (need <= m->available || o->ignore_memory)
+        return TD_OK;
+    return td_fail(err, TD_E_LIMIT,
+                   "%s: needs %llu MiB (weights %llu, drafter %llu, keys and values of %u tokens %llu, passes "
+                   "%llu), but %llu MiB are %s; use a smaller context, fewer bits, or ignore the plan",
+                   e->trunk_path, (unsigned long long)to_mib(need), (unsigned long long)to_mib(m->weights),
+                   (unsigned long long)to_mib(m->drafter), e->info.n_ctx, (unsigned long long)to_mib(m->kv),
+                   (unsigned long long)to_mib(m->scratch), (unsigned long long)to_mib(m->available),
+                   o->memory_limit ? "allowed" : "available");
+}
+
+static td_decoder_options decoder_options(const td_engine_options *o) {
+    return (td_decoder_options){.max_seqs = 1, .prefill_rows = o->prefill_size, .max_depth = o->num_mtp_tokens};
+}
+
+static td_status open_model(td_engine *e, const td_engine_options *o, td_error *err) {
+    td_model_options m = td_model_options_default();
+    td_decoder_options d = decoder_options(o);
+    td_decoder_model_options(&d, &m);
+    m.kv_type = o->kv_f32 ? TD_KV_F32 : TD_KV_BF16;
+    m.page_tokens = o->kv_page;
+    m.log = &e->log;
+    td_status st = td_model_open(&e->model, e->ck, e->be, &m, err);
+    if (st != TD_OK)
+        return st;
+    const td_model_info *info = &e->model->info;
+    uint32_t most = o->n_ctx ? o->n_ctx : DEFAULT_CTX;
+    e->info.n_ctx = most < info->n_ctx_train || o->n_ctx ? most : info->n_ctx_train;
+    if (e->info.n_ctx > info->n_ctx_train)
+        td_log_warn(&e->log, "a context of %u tokens, but the model was made for %u", e->info.n_ctx, info->n_ctx_train);
+    e->info.family = info->family;
+    e->info.weight_format = info->weight_format;
+    e->info.n_params = info->n_params;
+    e->info.n_vocab = info->n_vocab;
+    e->info.n_embd = info->n_embd;
+    e->info.n_layers = info->n_layers;
+    td_memory_plan *p = &e->info.memory;
+    p->weights = info->weight_bytes - info->lookup_bytes + info->heap_bytes;
+    p->scratch = info->scratch_bytes + (uint64_t)m.max_logits * info->n_vocab * 2 * sizeof(float);
+    p->kv = td_kv_plan_bytes(&e->model->kv, e->info.n_ctx, m.max_rows, d.max_depth + 1);
+    p->available = o->memory_limit ? o->memory_limit : td_memory_available();
+    return check_memory(e, o, err);
+}
+
+/* The assistant keeps the trunk's width unless asked otherwise. */
+static uint32_t assistant_bits(const td_engine *e, uint32_t asked) {
+    if (asked)
+        return asked;
+    uint32_t trunk = e->model->info.weight_bits;
+    return trunk <= 4 ? 4 : trunk <= 8 ? 8 : 16;
+}
+
+static td_status open_assistant(td_engine *e, const td_engine_options *o, td_error *err) {
+    td_status st = td_hub_resolve(o->assistant, o->hub_cache, &e->assistant_path, err);
+    if (st == TD_OK)
+        st = td_checkpoint_open(&e->assistant_ck, e->assistant_path, &e->log, err);
+    if (st != TD_OK)
+        return td_error_prefix(err, st, "assistant");
+    td_drafter_options d = td_drafter_options_default();
+    d.bits = assistant_bits(e, o->mtp_bits);
+    d.random_weights = o->mtp_random_weights;
+    d.log = &e->log;
+    st = td_drafter_assistant_open(&e->drafter, e->assistant_ck, e->model, &d, err);
+    if (st != TD_OK)
+        return td_error_prefix(err, st, "assistant");
+    e->info.memory.drafter = e->drafter->weight_bytes + e->drafter->heap_bytes;
+    return check_memory(e, o, err);
+}
+
+/* Drafting runs, or it says why not; what was asked for and cannot be is an error. */
+static td_status open_drafter(td_engine *e, const td_engine_options *o, td_error *err) {
+    e->info.mtp_reason = e->reason;
+    e->info.mtp_kind = e->info.drafter_format = "";
+    if (!o->mtp && !o->assistant) {
+        snprintf(e->reason, sizeof e->reason,
+                 "not asked for (--mtp-assistant-model gives a Gemma 4 trunk its assistant)");
+        return TD_OK;
+    }
+    if (!o->assistant)
+        return td_fail(err, TD_E_MODEL,
+                       "%s: --mtp, but the checkpoint holds no draft heads (family %s); give its assistant "
+                       "with --mtp-assistant-model",
+                       e->trunk_path, e->info.family);
+    TD_TRY(open_assistant(e, o, err));
+    e->info.mtp_kind = e->drafter->kind;
+    e->info.drafter_format = e->drafter->format;
+    e->info.mtp_depth = o->num_mtp_tokens;
+    e->info.mtp_active = o->num_mtp_tokens > 0;
+    if (!e->info.mtp_active)
+        snprintf(e->reason, sizeof e->reason, "the depth is 0 (--num-mtp-tokens 0)");
+    return TD_OK;
+}
+
+/* A model without a tokenizer or a template still runs on token ids; who asks it for text is told what is missing. */
+static td_status keep_reason(char **reason, const td_error *problem, td_error *err) {
+    *reason = td_strdup(problem->message);
+    return *reason ? TD_OK : td_fail(err, TD_E_NOMEM, "out of memory");
+}
+
+static td_status open_texts(td_engine *e, td_error *err) {
+    td_error problem = {0};
+    char *path = td_path_join(e->trunk_path, "tokenizer.json"),
+         *config = td_path_join(e->trunk_path, "tokenizer_config.json");
+    td_status st = path && config ? TD_OK : td_fail(&problem, TD_E_NOMEM, "out of memory");
+    if (st == TD_OK)
+        st = td_tokenizer_load(&e->tokenizer, path, td_file_exists(config) ? config : NULL, &problem);
+    td_free(path);
+    td_free(config);
+    if (st != TD_OK) {
+        if (st != TD_E_NOTFOUND) { /* there is one, and it is broken */
+            if (err)
+                *err = problem;
+            return st;
+        }
+        return keep_reason(&e->tokenizer_error, &problem, err);
+    }
+    st = td_chat_template_load(&e->chat, e->trunk_path, &problem);
+    if (st == TD_E_NOTFOUND)
+        return keep_reason(&e->chat_error, &problem, err);
+    if (st != TD_OK && err)
+        *err = problem;
+    return st;
+}
+
+static td_status open_decoder(td_engine *e, const td_engine_options *o, td_error *err) {
+    td_decoder_options d = decoder_options(o);
+    TD_TRY(td_kv_pool_open(&e->pool, &e->model->kv, e->be, 0, err));
+    return td_decoder_open(&e->decoder, e->model, e->drafter, e->pool, &d, err);
+}
+
+static td_status open_all(td_engine *e, const td_engine_options *o, td_error *err) {
+    TD_TRY(check_options(o, err));
+    TD_TRY(td_hub_resolve(o->model, o->hub_cache, &e->trunk_path, err));
+    e->info.model_path = e->trunk_path;
+    TD_TRY(td_checkpoint_open(&e->ck, e->trunk_path, &e->log, err));
+    TD_TRY(open_backend(e, o, err));
+    TD_TRY(open_model(e, o, err));
+    TD_TRY(open_drafter(e, o, err));
+    TD_TRY(td_engine_load_generation(e, err));
+    TD_TRY(open_texts(e, err));
+    TD_TRY(open_decoder(e, o, err));
+    return warm(e, e->ck, err);
+}
+
+td_status td_engine_open(td_engine **out, const td_engine_options *opt, td_error *err) {
+    *out = NULL;
+    int64_t start = td_clock_ns();
+    td_engine *e = td_calloc(1, sizeof *e);
+    if (!e)
+        return td_fail(err, TD_E_NOMEM, "out of memory for an engine");
+    e->log = (td_log){.fn = opt->log, .user = opt->user, .level = TD_LOG_DEBUG};
+    e->progress = opt->progress;
+    e->user = opt->user;
+    atomic_flag_clear(&e->busy);
+    td_status st = open_all(e, opt, err);
+    if (st != TD_OK) {
+        td_engine_close(&e);
+        return st;
+    }
+    e->info.load_seconds = td_clock_since(start);
+    *out = e;
+    return TD_OK;
+}
+
+void td_engine_close(td_engine **pe) {
+    if (!pe || !*pe)
+        return;
+    td_engine *e = *pe;
+    td_decoder_close(&e->decoder);
+    td_kv_pool_close(&e->pool);
+    td_drafter_close(&e->drafter);
+    td_model_close(&e->model);
+    td_checkpoint_close(&e->assistant_ck);
+    td_checkpoint_close(&e->ck);
+    td_backend_close(&e->be);
+    td_tokenizer_close(&e->tokenizer);
+    td_chat_template_close(&e->chat);
+    td_free(e->tokenizer_error);
+    td_free(e->chat_error);
+    td_free(e->end);
+    td_free(e->banned);
+    td_free(e->trunk_path);
+    td_free(e->assistant_path);
+    td_free(e);
+    *pe = NULL;
+}
+
+/* ---- texts ---- */
+
+static td_status need_tokenizer(const td_engine *e, td_error *err) {
+    return e->tokenizer ? TD_OK : td_fail(err, TD_E_NOTFOUND, "no tokenizer: %s", e->tokenizer_error);
+}
+
+td_status td_engine_tokenize(const td_engine *e, const char *text, size_t n_text, bool add_bos, bool special,
+                             td_token **tokens, size_t *n_tokens, td_error *err) {
+    *tokens = NULL;
+    *n_tokens = 0;
+    TD_TRY(need_tokenizer(e, err));
+    td_token_list list;
+    td_token_list_init(&list, MAX_PROMPT_TOKENS);
+    unsigned flags = (add_bos ? TD_ENCODE_ADD_SPECIAL : 0) | (special ? TD_ENCODE_PARSE_SPECIAL : 0);
+    td_status st = td_tokenizer_encode(e->tokenizer, text, n_text, flags, &list, err);
+    *n_tokens = list.n;
+    if (st == TD_OK)
+        *tokens = td_token_list_steal(&list);
+    else
+        *n_tokens = 0;
+    td_token_list_free(&list);
+    return st;
+}
+
+td_status td_engine_detokenize(const td_engine *e, const td_token *tokens, size_t n_tokens, bool special, char **text,
+                               size_t *n_text, td_error *err) {
+    *text = NULL;
+    *n_text = 0;
+    TD_TRY(need_tokenizer(e, err));
+    td_buf b;
+    td_detok d;
+    td_buf_init(&b, MAX_TEXT);
+    td_detok_init(&d, e->tokenizer, !special);
+    td_status st = TD_OK;
+    for (size_t i = 0; i < n_tokens && st == TD_OK; i++)
+        st = td_detok_push(&d, tokens[i], &b);
+    if (st == TD_OK)
+        st = td_detok_flush(&d, &b);
+    td_detok_free(&d);
+    *n_text = b.size;
+    *text = st == TD_OK ? td_buf_steal(&b) : NULL;
+    td_buf_free(&b);
+    return st == TD_OK && *text ? TD_OK
+                                : td_fail(err, st ? st : TD_E_NOMEM, "text of %zu tokens: %s", n_tokens,
+                                          td_status_text(st ? st : TD_E_NOMEM));
+}
