@@ -1,4 +1,4 @@
-/* test_quantize.c - the affine quantiser: answers worked out by hand, the rule restated plainly and compared bit for
+/* test_quantize_affine.c - the affine quantiser: answers worked out by hand, the rule restated plainly and compared bit for
  * bit, error bounds derived from the scale, refusals, and every allocation failing in turn. */
 #include <math.h>
 #include <setjmp.h>
