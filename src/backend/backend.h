@@ -187,6 +187,7 @@ typedef struct td_cpu_options {
     int n_threads; /* 0: all usable processors */
     td_isa isa;    /* AUTO: the best the machine has; a level it lacks is TD_E_UNSUPPORTED */
     bool pin;
+    bool float_activations; /* quantised weights meet f32 activations, rather than int8 ones */
 } td_cpu_options;
 
 /* The tuned CPU backend. opt NULL: defaults. */

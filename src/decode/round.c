@@ -39,6 +39,7 @@ void td_decoder_model_options(const td_decoder_options *o, td_model_options *m) 
     m->max_rows = o->prefill_rows + sampled_rows(o);
     m->max_out = sampled_rows(o);
     m->max_logits = sampled_rows(o);
+    m->max_tentative = o->max_depth;
 }
 
 static td_status alloc_arrays(td_decoder *d, td_error *err) {

@@ -8,8 +8,12 @@
 static const td_model_family *const families[] = {&td_family_gemma4};
 
 td_model_options td_model_options_default(void) {
-    return (td_model_options){
-        .kv_type = TD_KV_BF16, .page_tokens = 64, .max_rows = 512, .max_out = 512, .max_logits = 16};
+    return (td_model_options){.kv_type = TD_KV_BF16,
+                              .page_tokens = 64,
+                              .max_rows = 512,
+                              .max_out = 512,
+                              .max_logits = 16,
+                              .max_tentative = 16};
 }
 
 static td_status check_options(const td_model_options *o, td_error *err) {

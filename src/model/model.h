@@ -13,11 +13,12 @@
 typedef struct td_model td_model;
 
 typedef struct td_model_options {
-    td_kv_type kv_type;   /* default TD_KV_BF16 */
-    uint32_t page_tokens; /* positions a KV page, a power of two, 8..1024; default 64 */
-    uint32_t max_rows;    /* rows of one pass; default 512 */
-    uint32_t max_out;     /* rows of one pass whose hidden state is asked for; default max_rows */
-    uint32_t max_logits;  /* rows of one pass whose logits are asked for; default 16 */
+    td_kv_type kv_type;     /* default TD_KV_BF16 */
+    uint32_t page_tokens;   /* positions a KV page, a power of two, 8..1024; default 64 */
+    uint32_t max_rows;      /* rows of one pass; default 512 */
+    uint32_t max_out;       /* rows of one pass whose hidden state is asked for; default max_rows */
+    uint32_t max_logits;    /* rows of one pass whose logits are asked for; default 16 */
+    uint32_t max_tentative; /* rows of one sequence and pass that may be taken back; default 16 */
     const td_log *log;
 } td_model_options;
 
@@ -51,6 +52,9 @@ typedef struct td_pass {
     uint32_t n_seq;
     const td_kv_pages *pages[TD_KV_MAX_GROUPS]; /* a group: [n_seq] page tables */
     const int32_t *n_keys;                      /* [n_seq] keys once this pass's rows are written */
+    void *const *state;                         /* [n_seq] recurrent memory; unused when info.state_bytes is 0 */
+    const uint32_t *n_sure;                     /* [n_seq] leading rows of each sequence that stay whatever is sampled;
+                                                 * the rest are tentative until state_commit */
     uint32_t n_out;                             /* rows whose final hidden state is wanted; 0 is legal */
     const int32_t *out_row;                     /* [n_out] row numbers, ascending */
     float *hidden;                              /* [n_out][n_embd], after the final norm */
@@ -63,6 +67,10 @@ typedef struct td_model_ops {
     td_status (*forward)(td_model *m, const td_pass *pass, td_error *err);
     /* Input embeddings as the trunk's first layer sees them (scaled). y [n][n_embd], backend memory. */
     void (*embed)(td_model *m, float *y, const td_token *token, uint32_t n);
+    /* Families with recurrent memory only. state_reset: before the first row of a sequence. state_commit: of the last
+     * pass's tentative rows the first n stay; called once after every pass that had the sequence, before the next. */
+    void (*state_reset)(td_model *m, void *state);
+    void (*state_commit)(td_model *m, void *state, uint32_t n);
     void (*close)(td_model *m);
 } td_model_ops;
 
