@@ -19,7 +19,7 @@ td_status td_checkpoint_require(const td_checkpoint *ck, const char *name, int n
     const td_tensor *t;
     *out = NULL;
     TD_TRY(find_named(ck, name, &t, err));
-    if (t->n_dims != n_dims || memcmp(t->dim, dims, (size_t)n_dims * sizeof *dims) != 0) {
+    if (t->n_dims != n_dims || (n_dims > 0 && memcmp(t->dim, dims, (size_t)n_dims * sizeof *dims) != 0)) {
         char called[TD_CALLED_SIZE], have[TD_SHAPE_TEXT_SIZE], want[TD_SHAPE_TEXT_SIZE];
         return td_fail(err, TD_E_SHAPE, "%s: tensor %s has shape %s, expected %s", ck->path,
                        td_checkpoint_called(called, name, t), td_shape_text(t->n_dims, t->dim, have, sizeof have),

@@ -222,12 +222,13 @@ static td_status use_newest(const char *repo, char **out, td_error *err) {
 static td_status resolve_in(const char *repo, const hub_id *id, char **out, td_error *err) {
     if (id->revision[0])
         return use_revision(repo, id->revision, out, err);
-    td_error main_err, newest_err;
+    td_error main_err;
     td_status st = use_revision(repo, "main", out, &main_err);
     if (st == TD_OK)
         return TD_OK;
-    if (st != TD_E_NOMEM && use_newest(repo, out, &newest_err) == TD_OK)
-        return TD_OK;
+    td_status newest = st == TD_E_NOMEM ? st : use_newest(repo, out, err);
+    if (newest == TD_OK || newest == TD_E_NOMEM)
+        return newest == TD_OK ? newest : td_fail(err, newest, "out of memory");
     return td_fail(err, st, "%s; no other snapshot is complete", main_err.message);
 }
 

@@ -76,6 +76,23 @@ td_buf file_of(const char *header, size_t n_data) {
     return b;
 }
 
+void put_tensors(const char *dir, const char *name, const td_tensor *tensors, size_t n) {
+    char path[1024];
+    td_error err;
+    put_text(dir, name, ""); /* makes the directories */
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    if (td_safetensors_write(path, tensors, n, "pt", &err) != TD_OK)
+        fail_msg("%s", err.message);
+}
+
+td_checkpoint *open_ok(const char *path) {
+    td_checkpoint *ck;
+    td_error err;
+    if (td_checkpoint_open(&ck, path, NULL, &err) != TD_OK)
+        fail_msg("%s", err.message);
+    return ck;
+}
+
 void assert_failed(td_status st, td_status want_st, const td_error *err, const char *prefix, const char *want) {
     char whole[2048];
     snprintf(whole, sizeof whole, "%s%s", prefix, want);

@@ -24,6 +24,12 @@ void put_text(const char *dir, const char *name, const char *text);
 /* A safetensors file out of its header text and `n_data` bytes of data (0, 1, 2, ...). Free with td_buf_free. */
 td_buf file_of(const char *header, size_t n_data);
 
+/* Writes dir/name with the writer. */
+void put_tensors(const char *dir, const char *name, const td_tensor *tensors, size_t n);
+
+/* Opens a checkpoint that must open. */
+td_checkpoint *open_ok(const char *path);
+
 /* The status of a call and its message: `want` is the whole message, after "prefix" (may be ""). */
 void assert_failed(td_status st, td_status want_st, const td_error *err, const char *prefix, const char *want);
 
