@@ -254,6 +254,8 @@ td_status td_sample(td_sampler *s, const td_sampling *p, const td_history *h, co
         return TD_OK;
     for (uint32_t i = 0; i < n; i++)
         s->items[i].value /= p->temperature;
+    if (!isfinite(s->items[best].value)) /* so near 0 that logit/T leaves a float's range: no noise could matter */
+        return TD_OK;
     n = filter(s->items, n, p);
     *out = draw(s->items, n, p->seed, position);
     return TD_OK;
