@@ -1,0 +1,62 @@
+/* dsp.c - which instruction sets the machine has, and the table filled up to one of them. */
+#include "backend/cpu/dsp.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+typedef struct features {
+    bool avx2, avx512;
+} features;
+
+/* The register state that the system saves on a task switch: an instruction set without it is not usable. */
+static uint64_t saved_state(void) {
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+}
+
+static bool all(unsigned word, unsigned bits) {
+    return (word & bits) == bits;
+}
+
+static features detect(void) {
+    features f = {false, false};
+    unsigned a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !all(c, bit_FMA | bit_OSXSAVE | bit_AVX | bit_F16C))
+        return f;
+    uint64_t state = saved_state();
+    if ((state & 0x06) != 0x06 || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) /* xmm, ymm */
+        return f;
+    f.avx2 = all(b, bit_AVX2);
+    f.avx512 = f.avx2 && (state & 0xE6) == 0xE6 /* and masks, zmm */ &&
+               all(b, bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL) && all(c, bit_AVX512VNNI);
+    return f;
+}
+
+bool td_dsp_has(td_isa isa) {
+    features f = detect();
+    return isa == TD_ISA_GENERIC || (isa == TD_ISA_AVX2 && f.avx2) || (isa == TD_ISA_AVX512 && f.avx512);
+}
+#else
+bool td_dsp_has(td_isa isa) {
+    return isa == TD_ISA_GENERIC;
+}
+#endif
+
+td_isa td_dsp_best(void) {
+    static const td_isa order[] = {TD_ISA_AVX512, TD_ISA_AVX2};
+    for (size_t i = 0; i < sizeof order / sizeof order[0]; i++)
+        if (td_dsp_has(order[i]))
+            return order[i];
+    return TD_ISA_GENERIC;
+}
+
+void td_dsp_init(td_dsp *d, td_isa isa) {
+    td_dsp_init_generic(d);
+    if (isa == TD_ISA_GENERIC)
+        return;
+    td_dsp_init_avx2(d);
+    if (isa == TD_ISA_AVX2)
+        return;
+    td_dsp_init_avx512(d);
+}

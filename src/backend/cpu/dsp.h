@@ -1,0 +1,95 @@
+/* dsp.h - the table of kernels of the CPU backend: each is typed once here and filled per instruction set.
+ *
+ * td_dsp_init fills every slot with the generic version and lets each level overwrite what it does better, up to the
+ * level asked for. A level that the machine lacks is never entered. Kernels know nothing of threads, of scratch
+ * memory or of operations; the drivers (linear.c, moe.c, attention.c, rows.c) cut the work and call them.
+ *
+ * One rule for all: the value of an output element depends on its own inputs only, never on how many rows or outputs
+ * a call covers or where a driver cuts. Each element has one accumulator of `lanes` floats (lane l takes inputs
+ * l, l + lanes, ... in order), reduced in one fixed way at the end; a cut along the inputs stores the accumulator and
+ * loads it again. Levels may differ from each other in the last bits: their lanes differ. */
+#ifndef TD_BACKEND_CPU_DSP_H
+#define TD_BACKEND_CPU_DSP_H
+
+#include "backend/backend.h"
+
+#define TD_DSP_MAX_LANES 16
+/* A driver cuts the inputs of a quantised product at most this many blocks (of q_block inputs) apart. */
+#define TD_DSP_MAX_BLOCKS 16
+
+/* One call of a product kernel: rows [0, n_o) of w times n_r rows of x, over inputs [k0, k1). Cuts are multiples of
+ * 64 and of q_block, except k1 at the end of the row. */
+typedef struct td_tile {
+    const td_matrix *w;   /* already moved to the first output of the tile */
+    const void *const *x; /* [n_r] rows: floats, or the quantised form of the kernel */
+    float *y;             /* y[r*y_stride + o], written when `last` */
+    size_t y_stride;
+    float *acc; /* [n_o][n_r][lanes], read unless `first`, written unless `last` */
+    uint32_t n_o, n_r;
+    uint32_t k0, k1;
+    bool first, last;
+} td_tile;
+
+typedef void (*td_tile_fn)(const td_tile *t);
+
+typedef struct td_dsp {
+    td_isa isa;
+    const char *name;
+    uint32_t lanes;
+
+    /* Products. f32, bf16 and f16 weights in float arithmetic (fused multiply-add where the level has one). */
+    td_tile_fn dot_f32, dot_bf16, dot_f16;
+
+    /* Affine weights of 4 and 8 bits times activations quantised to int8 in blocks of 32:
+     *   x ~ sx * qx, sx = max|x| / 127,  y = sum over blocks of (sw*sx) * sum(qw*qx) + bw * (sx * sum(qx)).
+     * The bias is multiplied by the sum of the quantised x, not of x: then y is the exact product of W with the
+     * quantised x, whose error is sum(w*e) for rounding errors e; with the float sum it would be sum((w - bw)*e),
+     * larger for weights that are centred on zero. Integer sums are exact; blocks are added in float, in order.
+     * A row of n inputs is ceil(n / q_block) blocks of q_bytes; what it looks like is the level's own business. */
+    uint32_t q_block, q_bytes;
+    void (*quantize_q4)(uint8_t *to, const float *x, uint32_t n);
+    void (*quantize_q8)(uint8_t *to, const float *x, uint32_t n);
+    td_tile_fn dot_q4, dot_q8;
+
+    /* Conversions of n elements; the packed side may be unaligned. */
+    void (*load_f32)(float *to, const void *from, size_t n);
+    void (*load_bf16)(float *to, const void *from, size_t n);
+    void (*load_f16)(float *to, const void *from, size_t n);
+    void (*store_bf16)(void *to, const float *from, size_t n);
+
+    /* Attention. Rows of q, k, v and out lie `stride` floats apart, a multiple of TD_DSP_MAX_LANES; what lies beyond
+     * the head's size is zero. n_k is a multiple of 4 here, k and v have that many rows.
+     * score: s[i*s_stride + j] = q_i . k_j.  softmax: s[a, b) becomes exp(s - top), all else in [0, n) zero; n is a
+     * multiple of 16. mix: out_i += sum over j in order of p[i*p_stride + j] * v_j. fold: o = o*a + x*b. */
+    void (*score)(float *s, size_t s_stride, const float *q, uint32_t n_q, const float *k, uint32_t n_k, size_t stride);
+    void (*softmax)(float *s, uint32_t n, uint32_t a, uint32_t b, float *top, float *sum);
+    void (*mix)(float *out, uint32_t n_q, const float *p, size_t p_stride, const float *v, uint32_t n_k, size_t stride);
+    void (*fold)(float *o, float a, const float *x, float b, uint32_t n);
+
+    /* Rows and elements. */
+    float (*sum_squares)(const float *x, uint32_t n);
+    void (*norm)(float *y, const float *x, const float *w, float k, uint32_t n);                  /* y = x*k*w */
+    void (*add_norm)(float *y, const float *x, const float *w, float k, float scale, uint32_t n); /* y = (y+x*k*w)*s */
+    void (*gated)(float *y, const float *a, const float *b, uint32_t n, td_act act);
+    void (*softcap)(float *x, size_t n, float cap);
+    void (*add)(float *y, const float *a, const float *b, size_t n, float scale);
+    void (*scale)(float *x, const float *w, uint32_t n, float scale);
+    void (*axpy)(float *y, const float *x, float a, uint32_t n, bool first); /* y = a*x, or y += a*x */
+    /* (x, x2) turned by the angles whose cosines and sines are given. */
+    void (*rotate)(float *x, float *x2, const float *cosine, const float *sine, uint32_t n);
+} td_dsp;
+
+/* The best level of this machine. */
+td_isa td_dsp_best(void);
+/* Whether this machine and this build have the level. */
+bool td_dsp_has(td_isa isa);
+
+/* Fills the table up to a level that td_dsp_has. */
+void td_dsp_init(td_dsp *d, td_isa isa);
+
+/* Each fills what it does better; those of another architecture do nothing. */
+void td_dsp_init_generic(td_dsp *d);
+void td_dsp_init_avx2(td_dsp *d);
+void td_dsp_init_avx512(td_dsp *d);
+
+#endif

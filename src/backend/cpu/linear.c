@@ -1,0 +1,289 @@
+/* linear.c - y = x W^T for several matrices that share x: one job, one barrier.
+ *
+ * Threads share out tiles of outputs. A tile streams its weights from memory once; what is done with them depends on
+ * the format alone:
+ *
+ *   - f32, bf16, f16: floats, widened on the way into the registers. With many rows a tile is first decoded to f32
+ *     scratch, because the conversion would be repeated for every four rows; the products are the same, bit for bit.
+ *   - affine of 4 and 8 bits: integers, with x quantised once a call (unless float_activations).
+ *   - everything else: decoded to f32 scratch, then as f32.
+ *
+ * With many rows a tile is cut three ways so that what is used again is near: blocks of ROW_BLOCK rows; panels of
+ * inputs, so that the activations of a register tile stay in the first-level cache; and tiles of outputs, whose panel
+ * stays in the second. Accumulators wait in scratch between panels. None of the cuts shows in the result. */
+#include "backend/cpu/cpu.h"
+
+#include <string.h>
+
+#define ROW_BLOCK 64
+/* Above this many rows plain 16-bit weights are decoded before use. */
+#define FUSED_ROWS 8
+#define DECODE_BYTES (512u << 10)
+#define MAX_MATS 8
+/* Elements above which the quantisation of x is worth a job of its own. */
+#define QUANTIZE_JOB 65536
+
+static uint32_t min_u32(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
+cpu_path cpu_path_of(const td_cpu *c, const td_matrix *w) {
+    if (w->format != TD_FORMAT_AFFINE || c->float_activations)
+        return CPU_PATH_FLOAT;
+    return w->bits == 4 ? CPU_PATH_Q4 : w->bits == 8 ? CPU_PATH_Q8 : CPU_PATH_FLOAT;
+}
+
+/* ---- activations ---- */
+
+typedef struct quantize_job {
+    td_cpu *c;
+    const cpu_input *in;
+    uint8_t *q4, *q8;
+} quantize_job;
+
+static void quantize_row(void *arg, int row, int thread) {
+    const quantize_job *j = arg;
+    const cpu_input *in = j->in;
+    const float *x = in->x + (size_t)row * in->n_in;
+    (void)thread;
+    if (j->q4)
+        j->c->dsp.quantize_q4(j->q4 + (size_t)row * in->q_stride, x, in->n_in);
+    if (j->q8)
+        j->c->dsp.quantize_q8(j->q8 + (size_t)row * in->q_stride, x, in->n_in);
+}
+
+bool cpu_input_prepare(td_cpu *c, cpu_input *in, const float *x, uint32_t n, uint32_t n_in, unsigned needs) {
+    *in = (cpu_input){.x = x, .n = n, .n_in = n_in};
+    in->q_stride = ((size_t)n_in + c->dsp.q_block - 1) / c->dsp.q_block * c->dsp.q_bytes;
+    quantize_job j = {.c = c, .in = in};
+    if (needs & CPU_NEEDS(CPU_PATH_Q4) && !(j.q4 = cpu_scratch(c, CPU_SLOT_Q4, n, in->q_stride)))
+        return false;
+    if (needs & CPU_NEEDS(CPU_PATH_Q8) && !(j.q8 = cpu_scratch(c, CPU_SLOT_Q8, n, in->q_stride)))
+        return false;
+    in->q4 = j.q4;
+    in->q8 = j.q8;
+    if (!j.q4 && !j.q8)
+        return true;
+    if ((uint64_t)n * n_in >= QUANTIZE_JOB)
+        td_pool_run(c->pool, quantize_row, &j, (int)n);
+    else
+        for (uint32_t r = 0; r < n; r++)
+            quantize_row(&j, (int)r, 0);
+    return true;
+}
+
+const void *cpu_input_row(const cpu_input *in, cpu_path path, uint32_t i) {
+    switch (path) {
+    case CPU_PATH_Q4:
+        return in->q4 + i * in->q_stride;
+    case CPU_PATH_Q8:
+        return in->q8 + i * in->q_stride;
+    default:
+        return in->x + (size_t)i * in->n_in;
+    }
+}
+
+/* ---- one tile ---- */
+
+static size_t acc_bytes(const td_cpu *c) {
+    return (size_t)CPU_MAX_TILE * ROW_BLOCK * c->dsp.lanes * sizeof(float);
+}
+
+static size_t decode_bytes(uint32_t n_in) {
+    size_t row = (size_t)n_in * sizeof(float);
+    return row > DECODE_BYTES ? row : DECODE_BYTES;
+}
+
+size_t cpu_product_bytes(const td_cpu *c, uint32_t n_in) {
+    return acc_bytes(c) + decode_bytes(n_in);
+}
+
+/* Inputs per panel when n rows pass at once. */
+static uint32_t panel_inputs(const td_cpu *c, cpu_path path, uint32_t n, uint32_t n_in) {
+    if (path == CPU_PATH_FLOAT)
+        return n <= 4 ? n_in : 1024;
+    const uint32_t near = 24u << 10, block = c->dsp.q_bytes * min_u32(n, 8); /* bytes of activations a block costs */
+    uint32_t blocks = near / block;
+    blocks = blocks < 1 ? 1 : min_u32(blocks, TD_DSP_MAX_BLOCKS);
+    return blocks * c->dsp.q_block;
+}
+
+/* A tile of decoded or directly readable weights, cut into row blocks and panels. */
+static void run_cuts(td_cpu *c, td_tile_fn dot, cpu_path path, td_tile t, const void *const *x, uint32_t n, float *y) {
+    const uint32_t panel = panel_inputs(c, path, n, t.w->n_in);
+    for (uint32_t r = 0; r < n; r += ROW_BLOCK) {
+        t.x = x + r;
+        t.n_r = min_u32(n - r, ROW_BLOCK);
+        t.y = y + r * t.y_stride;
+        for (t.k0 = 0; t.k0 < t.w->n_in; t.k0 = t.k1) {
+            t.k1 = min_u32(t.w->n_in - t.k0, panel) + t.k0;
+            t.first = t.k0 == 0;
+            t.last = t.k1 == t.w->n_in;
+            dot(&t);
+        }
+    }
+}
+
+static void decode_row(td_cpu *c, float *to, const td_matrix *w, uint32_t o) {
+    const uint8_t *row = w->data + o * w->row_bytes;
+    switch (w->format) {
+    case TD_FORMAT_BF16:
+        c->dsp.load_bf16(to, row, w->n_in);
+        return;
+    case TD_FORMAT_F16:
+        c->dsp.load_f16(to, row, w->n_in);
+        return;
+    default:
+        td_matrix_row_f32(w, o, to);
+    }
+}
+
+/* As many outputs at a time as the decode scratch holds. */
+static void run_decoded(td_cpu *c, td_tile t, uint32_t n_o, const void *const *x, uint32_t n, float *y,
+                        float *scratch) {
+    const td_matrix *w = t.w;
+    td_matrix decoded = {.format = TD_FORMAT_F32,
+                         .bits = 32,
+                         .n_stack = 1,
+                         .n_in = w->n_in,
+                         .row_bytes = (size_t)w->n_in * sizeof(float),
+                         .data = (const uint8_t *)scratch};
+    const uint32_t at_once = (uint32_t)(decode_bytes(w->n_in) / decoded.row_bytes);
+    t.w = &decoded;
+    for (uint32_t o = 0; o < n_o; o += t.n_o) {
+        t.n_o = min_u32(n_o - o, at_once);
+        for (uint32_t i = 0; i < t.n_o; i++)
+            decode_row(c, scratch + (size_t)i * w->n_in, w, o + i);
+        run_cuts(c, c->dsp.dot_f32, CPU_PATH_FLOAT, t, x, n, y + o);
+    }
+}
+
+/* The kernel that reads the weights as they lie; NULL: decode first. */
+static td_tile_fn direct_kernel(const td_cpu *c, const td_matrix *w, cpu_path path, uint32_t n) {
+    if (path == CPU_PATH_Q4)
+        return c->dsp.dot_q4;
+    if (path == CPU_PATH_Q8)
+        return c->dsp.dot_q8;
+    if (w->format == TD_FORMAT_F32)
+        return c->dsp.dot_f32;
+    if (n > FUSED_ROWS)
+        return NULL;
+    return w->format == TD_FORMAT_BF16 ? c->dsp.dot_bf16 : w->format == TD_FORMAT_F16 ? c->dsp.dot_f16 : NULL;
+}
+
+void cpu_product_tile(td_cpu *c, void *block, const td_matrix *w, uint32_t o0, uint32_t n_o, const void *const *x,
+                      uint32_t n, float *y, size_t y_stride) {
+    if (n == 0)
+        return;
+    const cpu_path path = cpu_path_of(c, w);
+    const td_tile_fn dot = direct_kernel(c, w, path, n);
+    td_matrix rows = td_matrix_rows(w, o0, n_o);
+    td_tile t = {.w = &rows, .y_stride = y_stride, .acc = block, .n_o = n_o};
+    if (dot)
+        run_cuts(c, dot, path, t, x, n, y);
+    else
+        run_decoded(c, t, n_o, x, n, y, (float *)(void *)((uint8_t *)block + acc_bytes(c)));
+}
+
+uint32_t cpu_tile_outputs(const td_cpu *c, uint64_t outputs) {
+    const uint64_t share = outputs / (uint64_t)c->n_threads / 4; /* four tiles a thread even out its speed */
+    return share >= 48 ? 48 : share >= 24 ? 24 : 8;
+}
+
+/* ---- the operation ---- */
+
+typedef struct linear_job {
+    td_cpu *c;
+    uint32_t n, n_mats, tile;
+    const td_linear_out *out;
+    const void *const *x[MAX_MATS]; /* row pointers in the form of each matrix */
+    int first_tile[MAX_MATS + 1];
+} linear_job;
+
+static void linear_tile(void *arg, int tile, int thread) {
+    const linear_job *j = arg;
+    uint32_t m = 0;
+    while (tile >= j->first_tile[m + 1])
+        m++;
+    const td_linear_out *out = &j->out[m];
+    const uint32_t o0 = (uint32_t)(tile - j->first_tile[m]) * j->tile;
+    cpu_product_tile(j->c, cpu_thread_block(j->c, thread), out->w, o0, min_u32(out->w->n_out - o0, j->tile), j->x[m],
+                     j->n, out->y + o0, out->w->n_out);
+}
+
+/* Row pointers for each form in use; false: no memory. */
+static bool point_at_rows(linear_job *j, const cpu_input *in, unsigned needs) {
+    const void **p = cpu_scratch(j->c, CPU_SLOT_ROWS, in->n, 3 * sizeof *p);
+    if (!p)
+        return false;
+    for (unsigned path = 0; path < 3; path++) {
+        if (!(needs & CPU_NEEDS(path)))
+            continue;
+        const void **rows = p + (size_t)path * in->n;
+        for (uint32_t i = 0; i < in->n; i++)
+            rows[i] = cpu_input_row(in, path, i);
+        for (uint32_t m = 0; m < j->n_mats; m++)
+            if (cpu_path_of(j->c, j->out[m].w) == path)
+                j->x[m] = rows;
+    }
+    return true;
+}
+
+void cpu_linear(td_backend *be, const float *x, uint32_t n, const td_linear_out *out, uint32_t n_mats) {
+    td_cpu *c = cpu_of(be);
+    if (n == 0 || n_mats == 0)
+        return;
+    linear_job j = {.c = c, .n = n, .n_mats = n_mats, .out = out};
+    const uint32_t n_in = out[0].w->n_in;
+    unsigned needs = 0;
+    uint64_t outputs = 0;
+    for (uint32_t m = 0; m < n_mats; m++) {
+        needs |= CPU_NEEDS(cpu_path_of(c, out[m].w));
+        outputs += out[m].w->n_out;
+    }
+    cpu_input in;
+    if (!cpu_input_prepare(c, &in, x, n, n_in, needs) || !cpu_reserve_threads(c, cpu_product_bytes(c, n_in)) ||
+        !point_at_rows(&j, &in, needs))
+        return;
+    j.tile = cpu_tile_outputs(c, outputs);
+    for (uint32_t m = 0; m < n_mats; m++)
+        j.first_tile[m + 1] = j.first_tile[m] + (int)((out[m].w->n_out + j.tile - 1) / j.tile);
+    td_pool_run(c->pool, linear_tile, &j, j.first_tile[n_mats]);
+}
+
+/* ---- chosen rows ---- */
+
+#define IDS_PER_TILE 64
+
+typedef struct rows_dot_job {
+    td_cpu *c;
+    const td_matrix *w;
+    const int32_t *id;
+    uint32_t n;
+    const void *x;
+    float *y;
+} rows_dot_job;
+
+static void rows_dot_tile(void *arg, int tile, int thread) {
+    const rows_dot_job *j = arg;
+    const uint32_t from = (uint32_t)tile * IDS_PER_TILE, to = min_u32(j->n, from + IDS_PER_TILE);
+    for (uint32_t i = from; i < to; i++)
+        cpu_product_tile(j->c, cpu_thread_block(j->c, thread), j->w, (uint32_t)j->id[i], 1, &j->x, 1, j->y + i, 1);
+}
+
+/* The same kernels as cpu_linear, an output at a time, so the same bits. */
+void cpu_rows_dot(td_backend *be, float *y, const float *x, const td_matrix *w, const int32_t *id, uint32_t n) {
+    td_cpu *c = cpu_of(be);
+    const cpu_path path = cpu_path_of(c, w);
+    for (uint32_t i = 0; i < n; i++)
+        if (id[i] < 0 || (uint32_t)id[i] >= w->n_out) {
+            cpu_fail(c, TD_E_ARG, "rows_dot: row %d is outside the matrix's %u", id[i], w->n_out);
+            return;
+        }
+    cpu_input in;
+    if (!cpu_input_prepare(c, &in, x, 1, w->n_in, CPU_NEEDS(path)) ||
+        !cpu_reserve_threads(c, cpu_product_bytes(c, w->n_in)))
+        return;
+    rows_dot_job j = {.c = c, .w = w, .id = id, .n = n, .x = cpu_input_row(&in, path, 0), .y = y};
+    td_pool_run(c->pool, rows_dot_tile, &j, (int)((n + IDS_PER_TILE - 1) / IDS_PER_TILE));
+}

@@ -1,0 +1,213 @@
+/* support_backend.c - see support_backend.h. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "backend/support_backend.h"
+
+#include "backend/cpu/dsp.h"
+
+const td_isa *bt_levels(void) {
+    static td_isa levels[5];
+    static const td_isa all[] = {TD_ISA_GENERIC, TD_ISA_AVX2, TD_ISA_AVX512, TD_ISA_NEON};
+    int n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (td_dsp_has(all[i]))
+            levels[n++] = all[i];
+    levels[n] = TD_ISA_AUTO;
+    return levels;
+}
+
+const char *bt_level_name(td_isa isa) {
+    static const char *const names[] = {"auto", "generic", "avx2", "avx512", "neon"};
+    return names[isa];
+}
+
+td_backend *bt_open(td_isa isa, int n_threads, bool float_activations) {
+    td_error err;
+    td_backend *be;
+    td_cpu_options o = {.n_threads = n_threads, .isa = isa, .float_activations = float_activations};
+    if (td_backend_cpu_open(&be, &o, &err) != TD_OK)
+        fail_msg("%s", err.message);
+    assert_string_equal(td_backend_cpu_isa(be), bt_level_name(isa));
+    assert_int_equal(td_backend_cpu_threads(be), n_threads);
+    return be;
+}
+
+td_backend *bt_open_ref(uint32_t n_in, uint32_t n_out, uint32_t head_dim) {
+    td_error err;
+    td_backend *be;
+    assert_int_equal(td_backend_ref_open(&be, &err), TD_OK);
+    assert_int_equal(be->ops->reserve(be, 1, n_in, n_out, 1, head_dim, &err), TD_OK);
+    return be;
+}
+
+void bt_wait(td_backend *be) {
+    td_error err;
+    if (be->ops->wait(be, &err) != TD_OK)
+        fail_msg("%s", err.message);
+}
+
+/* ---- data ---- */
+
+uint32_t bt_next(bt_rng *r) {
+    r->s ^= r->s << 13;
+    r->s ^= r->s >> 7;
+    r->s ^= r->s << 17;
+    return (uint32_t)(r->s >> 24);
+}
+
+float bt_uniform(bt_rng *r) {
+    return ((float)(bt_next(r) >> 8) + 0.5f) / 8388608.0f - 1.0f;
+}
+
+float bt_normal(bt_rng *r) {
+    float s = 0;
+    for (int i = 0; i < 12; i++)
+        s += bt_uniform(r);
+    return s * 0.5f;
+}
+
+void bt_fill(bt_rng *r, float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t kind = bt_next(r) % 64;
+        x[i] = kind == 0 ? 0.0f : bt_normal(r) * (kind == 1 ? 30.0f : kind == 2 ? 1e-3f : 1.0f);
+    }
+}
+
+/* ---- matrices ---- */
+
+const bt_kind bt_kinds[] = {
+    {"f32", TD_FORMAT_F32, 0, 0, 0},
+    {"bf16", TD_FORMAT_BF16, 0, 0, 0},
+    {"f16", TD_FORMAT_F16, 0, 0, 0},
+    {"f8_e4m3", TD_FORMAT_F8_E4M3, 0, 0, 0},
+    {"affine 4-bit group 64 bf16", TD_FORMAT_AFFINE, 4, 64, TD_DTYPE_BF16},
+    {"affine 4-bit group 32 f16", TD_FORMAT_AFFINE, 4, 32, TD_DTYPE_F16},
+    {"affine 4-bit group 128 f32", TD_FORMAT_AFFINE, 4, 128, TD_DTYPE_F32},
+    {"affine 8-bit group 64 bf16", TD_FORMAT_AFFINE, 8, 64, TD_DTYPE_BF16},
+    {"affine 8-bit group 32 f32", TD_FORMAT_AFFINE, 8, 32, TD_DTYPE_F32},
+    {"affine 8-bit group 128 f16", TD_FORMAT_AFFINE, 8, 128, TD_DTYPE_F16},
+    {"affine 2-bit group 64 bf16", TD_FORMAT_AFFINE, 2, 64, TD_DTYPE_BF16},
+    {"affine 3-bit group 32 f16", TD_FORMAT_AFFINE, 3, 32, TD_DTYPE_F16},
+    {"affine 5-bit group 64 bf16", TD_FORMAT_AFFINE, 5, 64, TD_DTYPE_BF16},
+    {"affine 6-bit group 128 f16", TD_FORMAT_AFFINE, 6, 128, TD_DTYPE_F16},
+    {"mxfp4", TD_FORMAT_MXFP4, 0, 0, 0},
+    {"mxfp8", TD_FORMAT_MXFP8, 0, 0, 0},
+    {"nvfp4", TD_FORMAT_NVFP4, 0, 0, 0},
+    {NULL, 0, 0, 0, 0},
+};
+
+static uint8_t *odd_block(void **block, size_t bytes) {
+    *block = malloc(bytes + 1);
+    assert_non_null(*block);
+    return (uint8_t *)*block + 1;
+}
+
+static void put_number(uint8_t *p, td_dtype type, float x) {
+    if (type == TD_DTYPE_F32) {
+        memcpy(p, &x, 4);
+        return;
+    }
+    uint16_t h = type == TD_DTYPE_F16 ? td_f32_to_f16(x) : td_f32_to_bf16(x);
+    memcpy(p, &h, 2);
+}
+
+static void fill_plain(bt_rng *r, uint8_t *p, size_t bytes, td_format format) {
+    td_dtype type = format == TD_FORMAT_F32 ? TD_DTYPE_F32 : format == TD_FORMAT_F16 ? TD_DTYPE_F16 : TD_DTYPE_BF16;
+    size_t size = format == TD_FORMAT_F32 ? 4 : 2;
+    for (size_t i = 0; i < bytes; i += size)
+        put_number(p + i, type, bt_normal(r) * 0.1f);
+}
+
+static void fill_codes(bt_rng *r, uint8_t *p, size_t bytes, bool e4m3) {
+    for (size_t i = 0; i < bytes; i++) {
+        p[i] = (uint8_t)bt_next(r);
+        if (e4m3 && (p[i] & 0x7F) == 0x7F)
+            p[i] ^= 0x40; /* not a NaN */
+    }
+}
+
+/* Affine: the codes are roughly centred on zero, as quantisers leave them, and either sign of the scale occurs. */
+static void fill_scales(bt_rng *r, const td_matrix *m, uint8_t *scales, uint8_t *biases, size_t bytes) {
+    if (m->format != TD_FORMAT_AFFINE) {
+        for (size_t i = 0; i < bytes; i++)
+            scales[i] = (uint8_t)(m->format == TD_FORMAT_NVFP4 ? 0x10 + bt_next(r) % 32 : 118 + bt_next(r) % 8);
+        return;
+    }
+    const size_t size = td_dtype_bits(m->scale_type) / 8;
+    const float half = (float)((1u << m->bits) - 1) / 2;
+    for (size_t i = 0; i < bytes; i += size) {
+        float s = (0.5f + fabsf(bt_uniform(r))) * (bt_next(r) % 2 ? 0.1f : -0.1f) / half;
+        put_number(scales + i, m->scale_type, s);
+        put_number(biases + i, m->scale_type, -s * half * (0.9f + 0.2f * fabsf(bt_uniform(r))));
+    }
+}
+
+bt_matrix bt_matrix_new(bt_rng *r, const bt_kind *kind, uint32_t n_stack, uint32_t n_out, uint32_t n_in) {
+    bt_matrix b = {.m = {.name = kind->name}};
+    td_error err;
+    td_matrix *m = &b.m;
+    if (td_matrix_layout(m, kind->format, kind->bits, kind->group, kind->scale_type, n_stack, n_out, n_in, &err) !=
+        TD_OK)
+        fail_msg("%s", err.message);
+    const size_t rows = (size_t)n_stack * n_out, bytes = rows * m->row_bytes, scale_bytes = rows * m->scale_row_bytes;
+    uint8_t *data = odd_block(&b.block[0], bytes);
+    m->data = data;
+    if (m->format == TD_FORMAT_F32 || m->format == TD_FORMAT_F16 || m->format == TD_FORMAT_BF16)
+        fill_plain(r, data, bytes, m->format);
+    else
+        fill_codes(r, data, bytes, m->format == TD_FORMAT_F8_E4M3 || m->format == TD_FORMAT_MXFP8);
+    if (scale_bytes) {
+        uint8_t *scales = odd_block(&b.block[1], scale_bytes), *biases = odd_block(&b.block[2], scale_bytes);
+        fill_scales(r, m, scales, biases, scale_bytes);
+        m->scales = scales;
+        m->biases = m->format == TD_FORMAT_AFFINE ? biases : NULL;
+    }
+    return b;
+}
+
+void bt_matrix_free(bt_matrix *m) {
+    for (int i = 0; i < 3; i++)
+        free(m->block[i]);
+}
+
+/* ---- outputs ---- */
+
+#define GUARD 64
+
+bt_guard bt_guard_new(size_t n) {
+    bt_guard g = {.n = n, .block = malloc(n * sizeof(float) + 2 * GUARD)};
+    assert_non_null(g.block);
+    memset(g.block, 0xA5, n * sizeof(float) + 2 * GUARD);
+    g.y = (float *)(void *)(g.block + GUARD);
+    return g;
+}
+
+void bt_guard_check(const bt_guard *g) {
+    const uint8_t *after = g->block + GUARD + g->n * sizeof(float);
+    for (int i = 0; i < GUARD; i++)
+        if (g->block[i] != 0xA5 || after[i] != 0xA5)
+            fail_msg("guard byte %d touched", i);
+}
+
+void bt_guard_free(bt_guard *g) {
+    bt_guard_check(g);
+    free(g->block);
+}
+
+void bt_same_bits(const char *what, const float *got, const float *want, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(&got[i], &want[i], sizeof got[i]) != 0)
+            fail_msg("%s: element %zu is %.9g, expected the bits of %.9g", what, i, (double)got[i], (double)want[i]);
+}
+
+void bt_close(const char *what, size_t at, double got, double want, double tolerance) {
+    if (!(fabs(got - want) <= tolerance))
+        fail_msg("%s: element %zu is %.9g, expected %.9g within %.3g", what, at, got, want, tolerance);
+}
