@@ -20,7 +20,7 @@
 #include "format/shard_index.h"
 #include "format/weight_files.h"
 
-#define CONFIG_MAX_BYTES ((size_t)4 << 20) /* a tree may take fifty times that */
+#define CONFIG_MAX_BYTES ((size_t)2 << 20) /* a tree may take eighty times that */
 #define CONFIG_MAX_DEPTH 32
 #define WEIGHT_SUFFIX ".safetensors"
 

@@ -79,7 +79,7 @@ td_status td_json_bool_or(const json_t *o, const char *where, const char *key, b
 
 /* Parses a whole JSON text. Duplicate keys, trailing garbage, NUL bytes, a byte order mark, "\u0000", lone surrogates
  * and nesting deeper than `max_depth` (at most 128) are TD_E_FORMAT with the byte position. An integer beyond 64 bits
- * becomes a real. A tree can take fifty times the memory of its text, so give texts of strangers a ceiling. Caller
+ * becomes a real. A tree can take eighty times the memory of its text, so give texts of strangers a ceiling. Caller
  * json_decref()s *out. `where` names the text. */
 td_status td_json_parse(const char *text, size_t size, int max_depth, const char *where, json_t **out,
                         td_error *err) TD_MUST_CHECK;

@@ -1,6 +1,6 @@
 /* json_scan.c - the pull reader: a cursor, a stack of open brackets, and one function a token.
  *
- * A tree of a hostile text costs up to fifty times the text (a byte pair "0," becomes a heap object), and it forgets
+ * A tree of a hostile text costs up to eighty times the text ("{}," becomes a hash table), and it forgets
  * how a number was written. Formats whose shape is known in advance need neither, so they read tokens as they come.
  * Every access is bounded by `size`; nothing relies on a terminating NUL, so the text may be a mapped file. */
 #include "format/json_scan.h"

@@ -416,6 +416,7 @@ static void float_tensors_become_floats(void **state) {
     td_free_aligned(v);
     assert_failed(td_checkpoint_vector(ck, "model.language_model.m", 6, &v, &err), TD_E_SHAPE, &err, dir,
                   ": tensor \"model.language_model.m\" has shape [2, 3], expected [6]");
+    assert_int_equal(td_checkpoint_vector(ck, "model.language_model.m", 3, &v, &err), TD_E_SHAPE);
     assert_failed(td_checkpoint_vector(ck, "row", 4, &v, &err), TD_E_SHAPE, &err, dir,
                   ": tensor \"row\" has shape [1, 3], expected [4]");
     assert_failed(td_checkpoint_vector(ck, "none", 4, &v, &err), TD_E_MODEL, &err, dir, ": no tensor \"none\"");

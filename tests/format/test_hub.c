@@ -110,6 +110,8 @@ static void a_broken_download_does_not_hide_yesterdays_model(void **state) {
     put_snapshot(cache, NEW, 2000);
     put_text(cache, REPO "/snapshots/not-a-commit/config.json", "{}");
     assert_found(cache, "org/name", NEW); /* no ref: the newest */
+    put_snapshot(cache, OLD, 3000);
+    assert_found(cache, "org/name", OLD);
     put_text(cache, REPO "/refs/main", OLD);
     assert_found(cache, "org/name", OLD); /* the ref before the newest */
     put_text(cache, REPO "/refs/main", NEW);

@@ -180,6 +180,28 @@ static void every_truncation_is_an_error(void **state) {
     td_buf_free(&b);
 }
 
+static void nul_bytes_are_named(void **state) {
+    (void)state;
+    static const struct {
+        size_t at; /* byte of the file that becomes NUL */
+        const char *want;
+    } cases[] = {
+        {8, "x: byte 8: the header begins with byte 0x00, expected '{'"},
+        {9, "x: byte 9: expected a string, found byte 0x00"},
+        {10, "x: byte 10: control byte 0x00 in a string"},
+        {61, "x: byte 61: expected the end of the text, found byte 0x00"}, /* padding */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        td_buf b = file_of("{" U8("a", "[1]", 0, 1) "} ", 1);
+        b.data[cases[i].at] = '\0';
+        td_safetensors *f;
+        td_error err;
+        assert_failed(td_safetensors_parse(&f, (const uint8_t *)b.data, b.size, "x", &err), TD_E_FORMAT, &err, "",
+                      cases[i].want);
+        td_buf_free(&b);
+    }
+}
+
 /* ---- bombs ---- */
 
 static void put(td_buf *b, const char *s) {
@@ -273,11 +295,11 @@ static void an_empty_file_is_legal(void **state) {
 /* As MLX writes: a header of odd length, keys sorted by name, data in another order, nothing aligned. */
 static void any_order_and_any_alignment_is_legal(void **state) {
     (void)state;
-    td_buf b = file_of("{\"__metadata__\":{\"format\":\"mlx\",\"\":\"empty\"},"
+    td_buf b = file_of("{\"__metadata__\":{\"format\":\"mlx\",\"\":\"empty\",\"\xF0\x9F\x98\x80\":\"\"},"
                        "\"a.bias\":{\"data_offsets\":[5,13],\"shape\":[2],\"dtype\":\"F32\"},"
                        "\"a.weight\":{\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[0,5]},"
                        "\"empty\":{\"dtype\":\"BF16\",\"shape\":[4,0],\"data_offsets\":[5,5]},"
-                       "\"huge\":{\"dtype\":\"F64\",\"shape\":[0,9223372036854775808,9],\"data_offsets\":[0,0]},"
+                       "\"huge\":{\"dtype\":\"F64\",\"shape\":[9223372036854775808,9,0],\"data_offsets\":[0,0]},"
                        "\"pair\":{\"dtype\":\"F4\",\"shape\":[1,4],\"data_offsets\":[14,16]},"
                        "\"s\\u0063alar\":{\"dtype\":\"BOOL\",\"shape\":[],\"data_offsets\":[13,14]}} ",
                        16);
@@ -451,6 +473,7 @@ int main(void) {
         cmocka_unit_test(every_broken_header_is_named),
         cmocka_unit_test(every_wrong_header_length_is_named),
         cmocka_unit_test(every_truncation_is_an_error),
+        cmocka_unit_test(nul_bytes_are_named),
         cmocka_unit_test(bombs_cost_one_line),
         cmocka_unit_test(long_names_are_cut_in_messages),
         cmocka_unit_test(an_empty_file_is_legal),
