@@ -5,7 +5,6 @@
  * here, so that later rooms only ask for names. A file name out of an index is a stranger's word: it must be a plain
  * name, and the file it leads to must lie in the directory itself or, in a hub cache, among the blobs of its own
  * repository, whatever symbolic links say. */
-#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>

@@ -60,13 +60,13 @@ static int by_name(const void *a, const void *b) {
 
 /* "<stem>-ddddd-of-ddddd.safetensors" */
 static bool parse_numbered(const char *name, size_t *stem, unsigned *total) {
-    static const char pattern[] = "-ddddd-of-ddddd.safetensors";
+    static const char pattern[] = "-ddddd-of-ddddd.safetensors"; /* d: a digit; no other d in it */
     size_t n = strlen(name), m = sizeof pattern - 1;
     if (n < m)
         return false;
     for (size_t i = 0; i < m; i++) {
         char c = name[n - m + i];
-        if (pattern[i] == 'd' && i < 15 && i != 7 ? c < '0' || c > '9' : c != pattern[i])
+        if (pattern[i] == 'd' ? c < '0' || c > '9' : c != pattern[i])
             return false;
     }
     *stem = n - m;
