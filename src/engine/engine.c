@@ -345,19 +345,13 @@ td_status td_engine_detokenize(const td_engine *e, const td_token *tokens, size_
     *n_text = 0;
     TD_TRY(need_tokenizer(e, err));
     td_buf b;
-    td_detok d;
     td_buf_init(&b, MAX_TEXT);
-    td_detok_init(&d, e->tokenizer, !special);
-    td_status st = TD_OK;
-    for (size_t i = 0; i < n_tokens && st == TD_OK; i++)
-        st = td_detok_push(&d, tokens[i], &b);
-    if (st == TD_OK)
-        st = td_detok_flush(&d, &b);
-    td_detok_free(&d);
-    *n_text = b.size;
-    *text = st == TD_OK ? td_buf_steal(&b) : NULL;
+    td_status st = td_tokenizer_decode(e->tokenizer, tokens, n_tokens, special ? 0 : TD_DETOK_SKIP_SPECIAL, &b, err);
+    if (st == TD_OK) {
+        *n_text = b.size;
+        *text = td_buf_steal(&b);
+        st = *text ? TD_OK : td_fail(err, TD_E_NOMEM, "out of memory for the text of %zu tokens", n_tokens);
+    }
     td_buf_free(&b);
-    return st == TD_OK && *text ? TD_OK
-                                : td_fail(err, st ? st : TD_E_NOMEM, "text of %zu tokens: %s", n_tokens,
-                                          td_status_text(st ? st : TD_E_NOMEM));
+    return st;
 }

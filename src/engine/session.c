@@ -121,8 +121,7 @@ static td_status push_text(run *r, td_token t, td_error *err) {
         end = end || r->e->end[i] == t;
     if (end) /* an end token is never text */
         return TD_OK;
-    td_status st = td_detok_push(&r->detok, t, &r->stop.text);
-    return st == TD_OK ? st : td_fail(err, st, "text of the answer: %s", td_status_text(st));
+    return td_detok_push(&r->detok, t, &r->stop.text, err);
 }
 
 static bool deliver(run *r, const char *text, size_t n_text) {
@@ -148,9 +147,7 @@ static td_status emit(run *r, td_error *err) {
         }
     }
     if (s->finish && !r->stop.stopped && r->has_text) {
-        td_status st = td_detok_flush(&r->detok, &r->stop.text);
-        if (st != TD_OK)
-            return td_fail(err, st, "text of the answer: %s", td_status_text(st));
+        TD_TRY(td_detok_flush(&r->detok, &r->stop.text, err));
         const char *fresh;
         size_t n_fresh;
         if (td_stop_release(&r->stop, true, &fresh, &n_fresh))
@@ -227,9 +224,11 @@ td_status td_session_generate(td_session *session, const td_request *req, td_res
         return td_fail(err, TD_E_ARG, "the engine is generating already");
     run r = {.e = e, .seq = session->seq, .req = req, .has_text = e->tokenizer != NULL};
     td_stop_init(&r.stop, req->stop, req->n_stop, MAX_ANSWER);
+    td_status st = TD_OK;
     if (r.has_text)
-        td_detok_init(&r.detok, e->tokenizer, !req->special);
-    td_status st = start(&r, err);
+        st = td_detok_init(&r.detok, e->tokenizer, TD_DETOK_CONTINUE | (req->special ? 0 : TD_DETOK_SKIP_SPECIAL), err);
+    if (st == TD_OK)
+        st = start(&r, err);
     r.delivered = session->seq->n_tokens;
     if (st == TD_OK)
         st = generate(&r, result, err);
@@ -237,8 +236,7 @@ td_status td_session_generate(td_session *session, const td_request *req, td_res
         st = fill_result(&r, result, err);
     if (st != TD_OK)
         td_result_free(result);
-    if (r.has_text)
-        td_detok_free(&r.detok);
+    td_detok_free(&r.detok);
     td_stop_free(&r.stop);
     td_free(r.bias);
     session->seq->params.sampling.bias = NULL; /* it was the request's */
