@@ -69,13 +69,26 @@ uint64_t td_kv_pool_allocated(const td_kv_pool *pool) {
     return pool->allocated;
 }
 
+/* Pages that wait in other groups go back to the machine, so that a limit is one on keys and not on their history. */
+static bool make_room(td_kv_pool *pool, size_t bytes) {
+    for (uint32_t g = 0; g < pool->layout->n_groups; g++) {
+        size_t page_bytes = pool->layout->group[g].page_bytes + PAGE_HEADER;
+        for (page *p; pool->allocated + bytes > pool->max_bytes && (p = pool->free_list[g]);) {
+            pool->free_list[g] = p->next_free;
+            pool->be->ops->free(pool->be, p);
+            pool->allocated -= page_bytes;
+        }
+    }
+    return pool->allocated + bytes <= pool->max_bytes;
+}
+
 static td_status take_page(td_kv_pool *pool, uint32_t group, uint8_t **data, td_error *err) {
     size_t bytes = pool->layout->group[group].page_bytes + PAGE_HEADER;
     page *p = pool->free_list[group];
     if (p) {
         pool->free_list[group] = p->next_free;
     } else {
-        if (pool->max_bytes && pool->allocated + bytes > pool->max_bytes)
+        if (pool->max_bytes && !make_room(pool, bytes))
             return td_fail(err, TD_E_LIMIT, "keys and values need more than the %llu MiB set aside for them",
                            (unsigned long long)(pool->max_bytes >> 20));
         p = pool->be->ops->alloc(pool->be, bytes);
