@@ -106,6 +106,85 @@ typedef struct td_moe {
     td_act act;
 } td_moe;
 
+/* ---- recurrent memory ----
+ *
+ * What a layer of a recurrent family remembers of a sequence cannot be shortened, so a pass keeps it apart from what it
+ * only tries: the state of a sequence is one block, its committed part in front, a log behind. Rows that are sure go
+ * into the committed part, in place. Rows that are tentative (drafts) are computed from a continuation that is thrown
+ * away, and leave in the log what it takes to repeat them. The next pass says how many of them have stayed: it applies
+ * that many rows of the log before its own, by the same operations in the same order, so that the committed part has
+ * the bits it would have had if those rows had been sure. */
+
+/* After the first n_rows rows that sequence `seq` has in the pass, the committed part is copied to `to`. */
+typedef struct td_mark {
+    uint32_t seq;
+    uint32_t n_rows; /* 1..n_sure of the sequence */
+    uint8_t *to;     /* laid out as a state is, without the log */
+} td_mark;
+
+/* The states of a pass's sequences, as one operation of one layer sees them. */
+typedef struct td_memory {
+    uint32_t n_seq;
+    const uint32_t *first_row; /* [n_seq + 1] sequence i has the rows [first_row[i], first_row[i+1]), perhaps none */
+    const uint32_t *n_sure;    /* [n_seq] leading rows of each that are sure */
+    const uint32_t *n_commit;  /* [n_seq] rows of the log that have stayed, <= those of the last pass; NULL: none */
+    uint8_t *const *state;     /* [n_seq] backend memory, 64-byte aligned */
+    size_t kept, log;          /* bytes from the start of a state to the operation's committed part and to its log */
+    uint32_t max_tentative;    /* rows that a log has room for */
+    const td_mark *mark;       /* [n_marks] ordered by sequence and rows */
+    uint32_t n_marks;
+} td_memory;
+
+/* A causal convolution of each channel over the last `kernel` rows of its sequence, then SiLU:
+ *     out[t][c] = silu( sum over j < kernel, in order, of w[j][c] * x[t - (kernel-1) + j][c] )     before the start: 0
+ * Committed: the last kernel-1 rows of x, [kernel-1][dim], oldest first. Log: tentative rows of x,
+ * [max_tentative][dim].
+ */
+typedef struct td_conv {
+    float *out;           /* [n][dim]; may not overlap x */
+    const float *x;       /* [n][dim] */
+    const float *w;       /* [kernel][dim] */
+    uint32_t dim, kernel; /* kernel 2..TD_CONV_MAX_KERNEL */
+    const td_memory *memory;
+} td_conv;
+
+#define TD_CONV_MAX_KERNEL 8
+
+/* The gated delta rule (Yang, Kautz, Hatamizadeh: "Gated Delta Networks", 2024). Value head j of a row reads key head
+ * j / (n_v_heads / n_k_heads) and keeps S, a matrix of k_dim x v_dim. With q, k, v from `qkv`:
+ *     k = k / sqrt(|k|^2 + 1e-6)     q = q / sqrt(|q|^2 + 1e-6) / sqrt(k_dim)
+ *     alpha = exp(-rate * softplus(a + dt_bias))     beta = sigmoid(b)
+ *     S = alpha S     u = beta (v - S^T k)     S = S + k u^T     out = S^T q
+ * in one read of the old S: p = alpha S^T k, s = alpha S^T q, u = beta (v - p), out = s + (q.k) u. Always row after row
+ * (the chunked form of the paper would make a row's bits depend on where a pass was cut).
+ * Committed: S of every head, [n_v_heads][k_dim][v_dim]. Log: [n_v_heads][max_tentative][1 + k_dim + v_dim], of each
+ * tentative row alpha, k and u. */
+typedef struct td_delta {
+    float *out;                  /* [n][n_v_heads*v_dim]; may overlap nothing */
+    const float *qkv;            /* [n][2*n_k_heads*k_dim + n_v_heads*v_dim] queries, keys, values; heads contiguous */
+    const float *a, *b;          /* [n][n_v_heads] */
+    const float *rate, *dt_bias; /* [n_v_heads]; rate > 0 */
+    uint32_t n_k_heads, n_v_heads; /* n_v_heads a multiple of n_k_heads */
+    uint32_t k_dim, v_dim;         /* <= TD_DELTA_MAX_DIM */
+    const td_memory *memory;
+} td_delta;
+
+#define TD_DELTA_MAX_DIM 256
+
+/* Floats of a layer's committed part and log. */
+static inline size_t td_conv_kept(uint32_t dim, uint32_t kernel) {
+    return (size_t)(kernel - 1) * dim;
+}
+static inline size_t td_conv_log(uint32_t dim, uint32_t max_tentative) {
+    return (size_t)max_tentative * dim;
+}
+static inline size_t td_delta_kept(uint32_t n_v_heads, uint32_t k_dim, uint32_t v_dim) {
+    return (size_t)n_v_heads * k_dim * v_dim;
+}
+static inline size_t td_delta_log(uint32_t n_v_heads, uint32_t k_dim, uint32_t v_dim, uint32_t max_tentative) {
+    return (size_t)n_v_heads * max_tentative * (1 + k_dim + v_dim);
+}
+
 typedef struct td_backend td_backend;
 
 typedef struct td_backend_ops {
@@ -118,7 +197,8 @@ typedef struct td_backend_ops {
 
     /* Scratch for passes of up to n_rows rows through matrices of up to n_in inputs and n_out outputs, and for
      * attention with up to n_heads heads of head_dim. Called at load, before the first operation; may be called again
-     * with more. */
+     * with more. (cpu: what these numbers cannot tell, the pairs of a mixture of experts and the spans of a long
+     * context, grows the first time it is met and is kept; no memory then is an error of td_backend_wait.) */
     td_status (*reserve)(td_backend *be, uint32_t n_rows, uint32_t n_in, uint32_t n_out, uint32_t n_heads,
                          uint32_t head_dim, td_error *err);
 
@@ -172,6 +252,12 @@ typedef struct td_backend_ops {
                   uint32_t k, const float *scale);
 
     void (*moe)(td_backend *be, const td_moe *args);
+
+    /* y[r] += sigmoid(g[r]) * x[r] for n rows of dim; one gate a row. */
+    void (*add_gated_rows)(td_backend *be, float *y, const float *x, const float *g, uint32_t n, uint32_t dim);
+
+    void (*conv)(td_backend *be, const td_conv *args);
+    void (*delta)(td_backend *be, const td_delta *args);
 } td_backend_ops;
 
 struct td_backend {

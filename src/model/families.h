@@ -11,6 +11,7 @@ typedef struct td_model_family {
 } td_model_family;
 
 extern const td_model_family td_family_gemma4;
+extern const td_model_family td_family_qwen35;
 
 /* True for the model_type of a checkpoint that only drafts. */
 bool td_family_is_assistant(const char *model_type);

@@ -5,7 +5,7 @@
 
 #include "model/families.h"
 
-static const td_model_family *const families[] = {&td_family_gemma4};
+static const td_model_family *const families[] = {&td_family_gemma4, &td_family_qwen35};
 
 td_model_options td_model_options_default(void) {
     return (td_model_options){.kv_type = TD_KV_BF16,
@@ -43,7 +43,7 @@ td_status td_model_open(td_model **out, td_checkpoint *ck, td_backend *be, const
                        td_checkpoint_path(ck), type);
     return td_fail(err, TD_E_UNSUPPORTED,
                    "%s/config.json: model_type \"%s\", expected one of gemma4, gemma4_text, "
-                   "gemma4_unified, gemma4_unified_text",
+                   "gemma4_unified, gemma4_unified_text, qwen3_5, qwen3_5_text, qwen3_5_moe, qwen3_5_moe_text",
                    td_checkpoint_path(ck), type);
 }
 
@@ -56,6 +56,13 @@ void td_model_close(td_model **m) {
 
 td_status td_model_forward(td_model *m, const td_pass *pass, td_error *err) {
     TD_TRY(m->ops->forward(m, pass, err));
+    return m->be->ops->wait(m->be, err);
+}
+
+td_status td_model_heads(td_model *m, const td_head_pass *pass, td_error *err) {
+    if (!m->info.mtp_loaded)
+        return td_fail(err, TD_E_ARG, "the model was opened without draft heads");
+    TD_TRY(m->ops->heads(m, pass, err));
     return m->be->ops->wait(m->be, err);
 }
 

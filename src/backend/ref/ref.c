@@ -11,6 +11,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "backend/ref/ref_delta.h"
 #include "base/alloc.h"
 
 typedef struct ref_backend {
@@ -225,8 +226,12 @@ static void ref_rows_dot(td_backend *be, float *y, const float *x, const td_matr
     if (!fits(r, "a matrix with n_in", w->n_in, r->n_in))
         return;
     for (uint32_t i = 0; i < n; i++) {
-        td_matrix row = td_matrix_rows(w, (uint32_t)id[i], 1);
-        ref_product(r, x, 1, &row, y + i);
+        if (id[i] >= 0 && (uint32_t)id[i] < w->n_out) {
+            td_matrix row = td_matrix_rows(w, (uint32_t)id[i], 1);
+            ref_product(r, x, 1, &row, y + i);
+        } else if (r->error.status == TD_OK) {
+            td_fail_at(&r->error, TD_E_ARG, i, "rows_dot: row %d is outside the matrix's %u", id[i], w->n_out);
+        }
     }
 }
 
@@ -403,6 +408,9 @@ static const td_backend_ops ref_ops = {
     .gather = ref_gather,
     .route = ref_route,
     .moe = ref_moe,
+    .add_gated_rows = ref_add_gated_rows,
+    .conv = ref_conv,
+    .delta = ref_delta,
 };
 
 td_status td_backend_ref_open(td_backend **out, td_error *err) {
