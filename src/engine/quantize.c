@@ -421,11 +421,11 @@ static td_status write_config(job *j, td_error *err) {
 /* ---- all of it ---- */
 
 static td_status check_options(const td_quantize_options *opt, td_error *err) {
-    for (int i = 0; i < 2; i++) {
-        uint32_t bits = i == 0 ? opt->bits : opt->embed_bits ? opt->embed_bits : opt->bits;
-        if (bits < 2 || bits > 8 || bits == 7)
-            return td_fail(err, TD_E_ARG, "%u bits, expected 2, 3, 4, 5, 6 or 8", bits);
-    }
+    const uint32_t widths[] = {opt->bits, opt->embed_bits ? opt->embed_bits : opt->bits,
+                               opt->attention_bits ? opt->attention_bits : opt->bits};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        if (widths[i] < 2 || widths[i] > 8 || widths[i] == 7)
+            return td_fail(err, TD_E_ARG, "%u bits, expected 2, 3, 4, 5, 6 or 8", widths[i]);
     if (opt->group != 32 && opt->group != 64 && opt->group != 128)
         return td_fail(err, TD_E_ARG, "groups of %u, expected 32, 64 or 128", opt->group);
     return TD_OK;

@@ -15,13 +15,14 @@
 #include "tensor/dtype.h"
 
 typedef struct td_quantize_options {
-    uint32_t bits;        /* 2 3 4 5 6 8; default 4 */
-    uint32_t group;       /* 32 64 128; default 64 */
-    uint32_t embed_bits;  /* of embeddings and the head; 0: as bits */
-    uint64_t shard_bytes; /* a file grows to about this; default 5 GB */
-    bool force;           /* write into a directory that holds a checkpoint already, replacing it */
-    int n_threads;        /* 0: all usable processors */
-    td_log_fn log;        /* notices: what was left out or kept */
+    uint32_t bits;           /* 2 3 4 5 6 8; default 4 */
+    uint32_t group;          /* 32 64 128; default 64 */
+    uint32_t embed_bits;     /* of embeddings and the head; 0: as bits */
+    uint32_t attention_bits; /* of attention's projections; 0: as bits */
+    uint64_t shard_bytes;    /* a file grows to about this; default 5 GB */
+    bool force;              /* write into a directory that holds a checkpoint already, replacing it */
+    int n_threads;           /* 0: all usable processors */
+    td_log_fn log;           /* notices: what was left out or kept */
     td_progress_fn progress;
     void *user; /* passed to log and progress */
 } td_quantize_options;

@@ -107,6 +107,9 @@ static uint32_t bits_for(const td_quantize_options *opt, td_module_class class) 
     case TD_MODULE_LAYER_EMBEDDING:
     case TD_MODULE_HEAD:
         return opt->embed_bits ? opt->embed_bits : opt->bits;
+    case TD_MODULE_ATTENTION:
+    case TD_MODULE_DELTA:
+        return opt->attention_bits ? opt->attention_bits : opt->bits;
     case TD_MODULE_ROUTER:
     case TD_MODULE_LAYER_INPUT:
         return 8;

@@ -134,15 +134,18 @@ static void experts_are_split_and_the_router_keeps_eight_bits(void **state) {
     td_checkpoint_close(&b);
 }
 
-static void embeddings_have_a_width_of_their_own(void **state) {
+static void embeddings_and_attention_have_widths_of_their_own(void **state) {
     (void)state;
     td_quantize_options opt = options(4);
     opt.embed_bits = 8;
+    opt.attention_bits = 6;
     convert(VECTORS "gemma4-ple", in_root("ple"), &opt);
     td_checkpoint *a = open_checkpoint(VECTORS "gemma4-ple"), *b = open_checkpoint(in_root("ple"));
     check_matrix(a, "model.embed_tokens.weight", 0, b, "model.embed_tokens", 0, 320, 64, 8, 64);
     check_matrix(a, "model.layers.0.mlp.up_proj.weight", 0, b, "model.layers.0.mlp.up_proj", 0,
                  (uint32_t)td_checkpoint_find(a, "model.layers.0.mlp.up_proj.weight")->dim[0], 64, 4, 64);
+    check_matrix(a, "model.layers.0.self_attn.q_proj.weight", 0, b, "model.layers.0.self_attn.q_proj", 0,
+                 (uint32_t)td_checkpoint_find(a, "model.layers.0.self_attn.q_proj.weight")->dim[0], 64, 6, 64);
     const json_t *q = json_object_get(td_checkpoint_config(b), "quantization");
     assert_int_equal(json_integer_value(json_object_get(q, "bits")), 4);
     assert_int_equal(json_integer_value(json_object_get(json_object_get(q, "model.embed_tokens"), "bits")), 8);
@@ -372,7 +375,7 @@ static void every_failed_allocation_is_an_error(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(experts_are_split_and_the_router_keeps_eight_bits),
-        cmocka_unit_test(embeddings_have_a_width_of_their_own),
+        cmocka_unit_test(embeddings_and_attention_have_widths_of_their_own),
         cmocka_unit_test(shards_hold_the_same_tensors),
         cmocka_unit_test(a_drafters_centroids_and_ordering_stay),
         cmocka_unit_test(heads_inside_a_checkpoint_are_kept),

@@ -1,0 +1,188 @@
+/* options.c - see options.h. */
+#include "cli/options.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "cli/places.h"
+#include "cli/progress.h"
+#include "cli/report.h"
+
+#define M(field) offsetof(td_model_args, field)
+
+const td_arg td_model_arg_table[] = {
+    {"model", 'm', TD_ARG_TEXT, M(model), 0, 0, "PATH-OR-ID",
+     "checkpoint directory, or hub id in the local cache (default: the embedded pair)"},
+    {"mtp", 0, TD_ARG_FLAG, M(mtp), 0, 0, NULL, "draft with the heads inside the checkpoint"},
+    {"mtp-assistant-model", 0, TD_ARG_TEXT, M(assistant), 0, 0, "PATH-OR-ID", "draft with this assistant checkpoint"},
+    {"num-mtp-tokens", 0, TD_ARG_UINT, M(num_mtp_tokens), 0, TD_MAX_DRAFT, "N",
+     "drafts a round, 0 to 16; 0 decodes plainly (default 4)"},
+    {"mtp-bits", 0, TD_ARG_CHOICE, M(mtp_bits), 0, 0, "16|8|4",
+     "width of the drafter's matrices (default: the model's)"},
+    {"ctx-size", 'c', TD_ARG_UINT, M(ctx_size), 16, 16777216, "N",
+     "positions of context (default: the model's, at most 8192)"},
+    {"prefill-size", 0, TD_ARG_UINT, M(prefill_size), 1, 8192, "N", "prompt tokens a pass (default 512)"},
+    {"kv", 0, TD_ARG_CHOICE, M(kv), 0, 0, "f32|bf16", "type of keys and values (default bf16)"},
+    {"threads", 't', TD_ARG_UINT, M(threads), 1, 1024, "N", "threads (default: all processors)"},
+    {"isa", 0, TD_ARG_CHOICE, M(isa), 0, 0, "auto|generic|avx2|avx512|neon|reference",
+     "kernels to use (default: the best the processor has)"},
+    {"pin", 0, TD_ARG_FLAG, M(pin), 0, 0, NULL, "bind threads to processors"},
+    {"float-activations", 0, TD_ARG_FLAG, M(float_activations), 0, 0, NULL,
+     "quantised weights meet float rather than int8 activations"},
+    {"memory-limit-mb", 0, TD_ARG_UINT, M(memory_limit_mb), 1, 1 << 30, "N",
+     "refuse a model that needs more (default: what the machine has)"},
+    {"ignore-memory", 0, TD_ARG_FLAG, M(ignore_memory), 0, 0, NULL, "load it even if it does not fit"},
+    {"verbose", 'v', TD_ARG_FLAG, M(verbose), 0, 0, NULL, "print what the engine logs"},
+    {"quiet", 'q', TD_ARG_FLAG, M(quiet), 0, 0, NULL, "no bars and no statistics on stderr"},
+};
+const size_t td_model_arg_count = sizeof td_model_arg_table / sizeof *td_model_arg_table;
+
+#undef M
+#define S(field) offsetof(td_sampling_args, field)
+
+const td_arg td_sampling_arg_table[] = {
+    {"temp", 0, TD_ARG_FLOAT, S(temp), 0, 100, "T", "temperature; 0 takes the most likely token"},
+    {"temperature", 0, TD_ARG_FLOAT, S(temp), 0, 100, "T", NULL},
+    {"top-k", 0, TD_ARG_UINT, S(top_k), 0, INT32_MAX, "N", "keep the N most likely tokens; 0 keeps all"},
+    {"top-p", 0, TD_ARG_FLOAT, S(top_p), 0, 1, "P", "keep the most likely tokens that make up P; 1 keeps all"},
+    {"min-p", 0, TD_ARG_FLOAT, S(min_p), 0, 1, "P", "keep tokens at least P times as likely as the best; 0 keeps all"},
+    {"repeat-penalty", 0, TD_ARG_FLOAT, S(repeat_penalty), 0.01, 100, "X",
+     "make tokens seen before X times less likely"},
+    {"repetition-penalty", 0, TD_ARG_FLOAT, S(repeat_penalty), 0.01, 100, "X", NULL},
+    {"presence-penalty", 0, TD_ARG_FLOAT, S(presence_penalty), -100, 100, "X",
+     "taken from the logit of tokens generated before"},
+    {"frequency-penalty", 0, TD_ARG_FLOAT, S(frequency_penalty), -100, 100, "X", "the same, times how often"},
+    {"logit-bias", 0, TD_ARG_TEXTS, S(logit_bias), 0, 0, "ID=VALUE",
+     "added to the logit of a token, -inf bans it; may be repeated"},
+    {"seed", 's', TD_ARG_UINT, S(seed), 0, 0, "N", "of the random numbers: the same seed gives the same text"},
+    {"stop", 0, TD_ARG_TEXTS, S(stop), 0, 0, "TEXT", "ends the answer and is not part of it; may be repeated"},
+};
+const size_t td_sampling_arg_count = sizeof td_sampling_arg_table / sizeof *td_sampling_arg_table;
+
+#undef S
+
+/* ---- the engine ---- */
+
+static void log_line(void *user, td_log_level level, const char *message) {
+    const td_model_args *args = user;
+    if (level >= TD_LOG_WARN && !args->quiet.given)
+        td_report_note("tandem: %s: %s", level == TD_LOG_WARN ? "warning" : "error", message);
+    else if (args->verbose.given)
+        td_report_note("tandem: %s", message);
+}
+
+static td_engine_options engine_options(const td_opened *o, const td_model_args *args) {
+    td_engine_options e = td_engine_options_default();
+    e.model = o->trunk ? o->trunk : args->model.v;
+    e.assistant = o->assistant ? o->assistant : args->assistant.v;
+    e.mtp = args->mtp.given || e.assistant != NULL;
+    e.hub_cache = o->hub_cache;
+    if (args->num_mtp_tokens.given)
+        e.num_mtp_tokens = (uint32_t)args->num_mtp_tokens.v;
+    if (args->mtp_bits.given)
+        e.mtp_bits = strcmp(args->mtp_bits.v, "16") == 0 ? 16 : (uint32_t)(args->mtp_bits.v[0] - '0');
+    e.n_ctx = (uint32_t)args->ctx_size.v;
+    if (args->prefill_size.given)
+        e.prefill_size = (uint32_t)args->prefill_size.v;
+    e.kv_f32 = args->kv.given && strcmp(args->kv.v, "f32") == 0;
+    e.n_threads = (int)args->threads.v;
+    e.isa = args->isa.given ? args->isa.v : "auto";
+    e.pin = args->pin.given;
+    e.float_activations = args->float_activations.given;
+    e.memory_limit = args->memory_limit_mb.v << 20;
+    e.ignore_memory = args->ignore_memory.given;
+    e.log = log_line;
+    e.progress = td_progress_show;
+    e.user = (void *)args;
+    return e;
+}
+
+int td_open_engine(td_opened *o, const td_model_args *args) {
+    *o = (td_opened){0};
+    td_error err = {0};
+    td_status st = TD_OK;
+    o->hub_cache = td_places_hub_cache();
+    if (!args->model.given) {
+        st = td_places_embedded(&o->trunk, &o->assistant, &err);
+        if (args->assistant.given) { /* the embedded trunk with somebody else's assistant */
+            td_free(o->assistant);
+            o->assistant = NULL;
+        }
+    }
+    td_progress_enable(!args->quiet.given);
+    if (st == TD_OK) {
+        td_engine_options e = engine_options(o, args);
+        st = td_engine_open(&o->engine, &e, &err);
+    }
+    td_progress_clear();
+    if (st != TD_OK)
+        return td_report_failure(st, &err);
+    o->info = td_engine_describe(o->engine);
+    return TD_EXIT_OK;
+}
+
+void td_close_engine(td_opened *o) {
+    td_engine_close(&o->engine);
+    td_free(o->trunk);
+    td_free(o->assistant);
+    td_free(o->hub_cache);
+    *o = (td_opened){0};
+}
+
+/* ---- sampling ---- */
+
+static bool parse_bias(const char *text, td_logit_bias *out) {
+    char id[24];
+    size_t n = strcspn(text, "=");
+    uint64_t token;
+    double bias;
+    if (text[n] != '=' || n == 0 || n >= sizeof id)
+        return false;
+    memcpy(id, text, n);
+    id[n] = '\0';
+    if (!td_args_uint(id, 0, INT32_MAX, &token) || !td_args_float(text + n + 1, true, &bias))
+        return false;
+    *out = (td_logit_bias){(td_token)token, (float)bias};
+    return true;
+}
+
+bool td_sampling_of(const td_sampling_args *args, td_sampling base, const char *command, td_logit_bias *biases,
+                    td_sampling *out) {
+    td_sampling s = base;
+    if (args->temp.given)
+        s.temperature = (float)args->temp.v;
+    if (args->top_k.given)
+        s.top_k = (uint32_t)args->top_k.v;
+    if (args->top_p.given)
+        s.top_p = (float)args->top_p.v;
+    if (args->min_p.given)
+        s.min_p = (float)args->min_p.v;
+    if (args->repeat_penalty.given)
+        s.repetition_penalty = (float)args->repeat_penalty.v;
+    if (args->presence_penalty.given)
+        s.presence_penalty = (float)args->presence_penalty.v;
+    if (args->frequency_penalty.given)
+        s.frequency_penalty = (float)args->frequency_penalty.v;
+    if (args->seed.given)
+        s.seed = args->seed.v;
+    for (size_t i = 0; i < args->logit_bias.n; i++)
+        if (!parse_bias(args->logit_bias.v[i], &biases[i])) {
+            td_report_error(command, "--logit-bias is '%s'; expected ID=VALUE, a token id and a number",
+                            args->logit_bias.v[i]);
+            return false;
+        }
+    s.bias = biases;
+    s.n_bias = args->logit_bias.n;
+    *out = s;
+    return true;
+}
+
+uint64_t td_random_seed(void) {
+    uint32_t word;
+    if (getrandom(&word, sizeof word, 0) != (ssize_t)sizeof word)
+        word = (uint32_t)time(NULL);
+    return word;
+}
