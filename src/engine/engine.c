@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -16,6 +17,7 @@
 #define DEFAULT_DEPTH 4u
 #define MAX_PROMPT_TOKENS ((size_t)1 << 24)
 #define MAX_TEXT ((size_t)1 << 30)
+#define MAX_JSON_DEPTH 64
 
 td_engine_options td_engine_options_default(void) {
     return (td_engine_options){.num_mtp_tokens = DEFAULT_DEPTH, .prefill_size = 512, .kv_page = 64, .isa = "auto"};
@@ -244,7 +246,7 @@ static td_status open_texts(td_engine *e, td_error *err) {
         }
         return keep_reason(&e->tokenizer_error, &problem, err);
     }
-    st = td_chat_template_load(&e->chat, e->trunk_path, &problem);
+    st = td_chat_template_open(&e->chat, e->trunk_path, &problem);
     if (st == TD_E_NOTFOUND)
         return keep_reason(&e->chat_error, &problem, err);
     if (st != TD_OK && err)
@@ -353,5 +355,43 @@ td_status td_engine_detokenize(const td_engine *e, const td_token *tokens, size_
         st = *text ? TD_OK : td_fail(err, TD_E_NOMEM, "out of memory for the text of %zu tokens", n_tokens);
     }
     td_buf_free(&b);
+    return st;
+}
+
+/* A JSON argument of the caller: absent (NULL) stays NULL. */
+static td_status parse_argument(const char *text, const char *what, json_t **out, td_error *err) {
+    *out = NULL;
+    return text ? td_json_parse(text, strlen(text), MAX_JSON_DEPTH, what, out, err) : TD_OK;
+}
+
+td_status td_engine_chat_prompt(const td_engine *e, const char *messages, const char *tools, const char *kwargs,
+                                bool add_generation_prompt, char **text, td_error *err) {
+    *text = NULL;
+    if (!e->chat)
+        return td_fail(err, TD_E_NOTFOUND, "no chat template: %s", e->chat_error ? e->chat_error : e->tokenizer_error);
+    json_t *m = NULL, *t = NULL, *k = NULL;
+    td_buf b;
+    td_buf_init(&b, TD_JINJA_MAX_OUTPUT);
+    td_status st = parse_argument(messages, "messages", &m, err);
+    if (st == TD_OK)
+        st = parse_argument(tools, "tools", &t, err);
+    if (st == TD_OK)
+        st = parse_argument(kwargs, "template variables", &k, err);
+    if (st == TD_OK) {
+        td_chat_request r = {.messages = m,
+                             .tools = t,
+                             .kwargs = k,
+                             .no_generation_prompt = !add_generation_prompt,
+                             .now = (int64_t)time(NULL)};
+        st = td_chat_template_render(e->chat, &r, &b, err);
+    }
+    if (st == TD_OK) {
+        *text = td_buf_steal(&b);
+        st = *text ? TD_OK : td_fail(err, TD_E_NOMEM, "out of memory for the prompt");
+    }
+    td_buf_free(&b);
+    json_decref(m);
+    json_decref(t);
+    json_decref(k);
     return st;
 }
