@@ -246,7 +246,7 @@ static td_status open_texts(td_engine *e, td_error *err) {
         }
         return keep_reason(&e->tokenizer_error, &problem, err);
     }
-    st = td_chat_template_open(&e->chat, e->trunk_path, &problem);
+    st = td_chat_template_load(&e->chat, e->trunk_path, &problem);
     if (st == TD_E_NOTFOUND)
         return keep_reason(&e->chat_error, &problem, err);
     if (st != TD_OK && err)
