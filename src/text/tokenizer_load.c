@@ -51,6 +51,11 @@ static td_status fail(const loader *l, td_status st, const char *message) {
     return td_fail(l->err, st, "%s: %s", l->name, message);
 }
 
+/* Names the file in a failure of a part that does not know it. */
+static td_status named(const loader *l, td_status st) {
+    return st == TD_OK ? TD_OK : td_error_prefix(l->err, st, "%s", l->name);
+}
+
 static int name_index(const char *const *names, int n, const char *key, size_t size) {
     for (int i = 0; i < n; i++)
         if (strlen(names[i]) == size && memcmp(names[i], key, size) == 0)
@@ -93,7 +98,7 @@ static td_status read_vocab(loader *l) {
         if (td_buf_append(&l->pair, word, size) != TD_OK)
             return fail(l, TD_E_NOMEM, "out of memory");
         TD_TRY(td_json_scan_uint(s, &id, l->err));
-        TD_TRY(td_vocab_add(&l->tok->vocab, l->pair.data, size, id, TD_PIECE_MODEL, l->err));
+        TD_TRY(named(l, td_vocab_add(&l->tok->vocab, l->pair.data, size, id, TD_PIECE_MODEL, l->err)));
     }
 }
 
@@ -141,7 +146,7 @@ static td_status read_pair(loader *l, size_t *left, size_t *right) {
 
 static td_status read_merge_list(loader *l) {
     td_json_scan *s = &l->scan;
-    TD_TRY(td_bpe_new(&l->tok->bpe, &l->tok->vocab, 0, l->err));
+    TD_TRY(named(l, td_bpe_new(&l->tok->bpe, &l->tok->vocab, 0, l->err)));
     TD_TRY(td_json_scan_enter(s, '[', l->err));
     for (bool more;;) {
         size_t left = 0, right = 0;
@@ -155,7 +160,7 @@ static td_status read_merge_list(loader *l) {
         else
             TD_TRY(read_pair(l, &left, &right));
         if (!comment)
-            TD_TRY(td_bpe_add_merge(l->tok->bpe, td_buf_str(&l->pair), left, right, l->err));
+            TD_TRY(named(l, td_bpe_add_merge(l->tok->bpe, td_buf_str(&l->pair), left, right, l->err)));
     }
 }
 
@@ -277,6 +282,8 @@ static td_status enter_added(td_vocab *v, const added_token *a, td_error *err) {
     if (id >= 0 && id != a->token.id)
         return td_fail(err, TD_E_MODEL, "added_tokens: \"%s\" has id %d, but the vocabulary gives it id %d",
                        td_shown(shown, a->content, a->size), a->token.id, id);
+    if (id >= 0 && (v->flags[id] & TD_PIECE_ADDED))
+        return td_fail(err, TD_E_MODEL, "added_tokens: \"%s\" is listed twice", td_shown(shown, a->content, a->size));
     if (id < 0) {
         td_status st = td_vocab_add(v, a->content, a->size, (uint64_t)a->token.id, TD_PIECE_ADDED, err);
         if (st != TD_OK)
@@ -430,11 +437,8 @@ static td_status parse(td_tokenizer *t, const char *json, size_t size, const cha
     td_json_scan_init(&l.scan, json, size, 0, MAX_DEPTH, name);
     td_buf_init(&l.pair, size);
     td_status st = read_file(&l);
-    if (st == TD_OK) {
-        st = build(&l);
-        if (st != TD_OK)
-            td_error_prefix(err, st, "%s", name);
-    }
+    if (st == TD_OK)
+        st = named(&l, build(&l));
     td_json_scan_free(&l.scan);
     td_buf_free(&l.pair);
     for (int i = 0; i < N_TREES; i++)

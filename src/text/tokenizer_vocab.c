@@ -111,7 +111,7 @@ static td_status grow_ids(td_vocab *v, size_t id, td_error *err) {
 }
 
 static td_status grow_pool(td_vocab *v, size_t extra, td_error *err) {
-    size_t need = v->pool_size + extra;
+    size_t need = v->pool_size + extra + 1; /* so that an empty name lies somewhere too */
     if (need > UINT32_MAX)
         return td_fail(err, TD_E_LIMIT, "the names of the vocabulary exceed 4 GiB");
     if (need <= v->pool_capacity)

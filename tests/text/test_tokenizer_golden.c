@@ -115,10 +115,10 @@ static void a_published_form(void **state) {
 
 static void the_demonstration_model(void **state) {
     (void)state;
-    static const char path[] = TD_SOURCE_DIR "/models/gemma4-demo/tokenizer.json";
+    static const char path[] = TD_SOURCE_DIR "/models/gemma4-demo-4bit/tokenizer.json";
     if (!td_file_exists(path))
         skip();
-    check_tokenizer(load_alone(path), "gemma4-demo", 1);
+    check_tokenizer(load_alone(path), "gemma4-demo-4bit", 1);
 }
 
 #define FORM(name)                                                                                                     \

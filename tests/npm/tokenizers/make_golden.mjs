@@ -4,9 +4,9 @@
 // Its package is too large to be a test dependency (65 MB), so it is installed by hand where this is run:
 //
 //   npm install --no-save --prefix /tmp/reference tokenizers@0.23.2
-//   node tests/npm/tokenizers/make_golden.mjs /tmp/reference [MODELS]
+//   node tests/npm/tokenizers/make_golden.mjs /tmp/reference
 //
-// MODELS (default: models/) has gemma4-demo, whose tokenizer.json is not copied to the fixtures; only its golden.json is.
+// Of the demonstration model only golden.json is among the fixtures; its tokenizer.json is in models/.
 import { createRequire } from 'node:module';
 import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -19,10 +19,10 @@ const version = require('tokenizers/package.json').version;
 const root = fileURLToPath(new URL('../../fixtures/tokenizers/', import.meta.url));
 const texts = { ...named, ...random_texts(60, 12345) };
 
-const models = process.argv[3] ?? fileURLToPath(new URL('../../../models', import.meta.url));
+const demo = fileURLToPath(new URL('../../../models/gemma4-demo-4bit/tokenizer.json', import.meta.url));
 const files = readdirSync(root).sort().filter((name) => existsSync(`${root}${name}/tokenizer.json`))
   .map((name) => [name, `${root}${name}/tokenizer.json`]);
-files.push(['gemma4-demo', `${models}/gemma4-demo/tokenizer.json`]);
+files.push(['gemma4-demo-4bit', demo]);
 
 for (const [name, file] of files) {
   const tokenizer = Tokenizer.fromFile(file);

@@ -1,9 +1,9 @@
-// differential.mjs - Tandem's tokenizer beside @huggingface/tokenizers, Hugging Face's own JavaScript implementation.
+// tokenizers_test.mjs - Tandem's tokenizer beside @huggingface/tokenizers, Hugging Face's own JavaScript implementation.
 //
-//   node differential.mjs TOKENIZE_LINES FIXTURES [MORE_DIRECTORIES...]
+//   node tokenizers_test.mjs DRIVER ROOT
 //
-// TOKENIZE_LINES is the filter of tokenize_lines.c; each directory holds a tokenizer.json. Exits 77 (skipped) when the
-// package is not installed. Ids and decoded texts must be equal, but for the cases below, where the JavaScript package
+// DRIVER is tokenizers_driver.c, built; ROOT the repository's: the tokenizers of tests/fixtures/tokenizers and that of the
+// demonstration model are compared. Exits 77 (skipped) when the package is not installed. Ids and decoded texts must be equal, but for the cases below, where the JavaScript package
 // departs from the reference implementation (in Rust) that Tandem follows; tests/text/test_tokenizer_golden.c holds
 // those same cases against the reference itself.
 import { execFileSync } from 'node:child_process';
@@ -25,7 +25,7 @@ const exclusions = [
   { why: 'its Metaspace decoder takes one mark off the first token, the reference all of them',
     only: ['metaspace-style', 'metaspace-split-style'], kind: 'decode', texts: /^[ \u2581]{2}/ },
   { why: 'its ByteFallback decoder drops a byte order mark', kind: 'decode', texts: /\ufeff/,
-    only: ['gemma-style', 'sentencepiece-style', 'gemma4-demo'] },
+    only: ['gemma-style', 'sentencepiece-style', 'gemma4-demo-4bit'] },
   { why: 'its Strip takes a byte order mark for a space', only: ['components-style'], texts: /^\s*\ufeff/ },
   { why: 'its Digits knows decimal digits only', only: ['components-style'], kind: 'encode', texts: /(?!\p{Nd})\p{N}/u },
   { why: 'its Lowercase looks at the end of a word (final sigma)', only: ['components-style'], kind: 'encode', texts: /\u03a3/ },
@@ -38,21 +38,21 @@ function excluded(tokenizer, kind, text) {
   return exclusions.find((e) => e.only.includes(tokenizer) && (!e.kind || e.kind === kind) && e.texts.test(text));
 }
 
-function run_filter(filter, directory, requests) {
+function run_driver(driver, directory, requests) {
   const input = requests.map((r) => JSON.stringify(r)).join('\n') + '\n';
-  const output = execFileSync(filter, [join(directory, 'tokenizer.json')], { input, maxBuffer: 1 << 30 }).toString();
+  const output = execFileSync(driver, [join(directory, 'tokenizer.json')], { input, maxBuffer: 1 << 30 }).toString();
   return output.trimEnd().split('\n').map((line) => JSON.parse(line));
 }
 
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
-function compare(filter, directory) {
+function compare(driver, directory) {
   const name = basename(directory);
   const json = JSON.parse(readFileSync(join(directory, 'tokenizer.json'), 'utf8'));
   const reference = new Tokenizer(json, {});
   const cases = Object.entries(texts).map(([title, text]) => ({ title, text, ids: reference.encode(text, { add_special_tokens: false }).ids }));
   const requests = cases.flatMap(({ text, ids }) => [{ text, parse_special: true }, { ids }, { ids, skip_special: true }]);
-  const answers = run_filter(filter, directory, requests);
+  const answers = run_driver(driver, directory, requests);
   const counts = { equal: 0, excluded: 0, different: 0 };
   cases.forEach(({ title, text, ids }, i) => {
     const decode = (skip) => ids.length === 0 ? '' :
@@ -71,8 +71,9 @@ function compare(filter, directory) {
   return counts.different;
 }
 
-const [filter, fixtures, ...more] = process.argv.slice(2);
-const directories = [...readdirSync(fixtures).sort().map((d) => join(fixtures, d)), ...more]
+const [driver, root] = process.argv.slice(2);
+const fixtures = join(root, 'tests/fixtures/tokenizers');
+const directories = [...readdirSync(fixtures).sort().map((d) => join(fixtures, d)), join(root, 'models/gemma4-demo-4bit')]
   .filter((d) => existsSync(join(d, 'tokenizer.json')));
-const different = directories.map((d) => compare(filter, d)).reduce((a, b) => a + b, 0);
+const different = directories.map((d) => compare(driver, d)).reduce((a, b) => a + b, 0);
 process.exit(different === 0 && directories.length > 0 ? 0 : 1);

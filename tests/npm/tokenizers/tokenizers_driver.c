@@ -1,6 +1,6 @@
-/* tokenize_lines.c - the tokenizer as a filter, for differential tests: a JSON object a line in, one a line out.
+/* tokenizers_driver.c - the tokenizer as a filter, for differential tests: a JSON object a line in, one a line out.
  *
- *   tokenize_lines tokenizer.json [tokenizer_config.json]
+ *   tokenizers_driver tokenizer.json [tokenizer_config.json]
  *   {"text": "...", "add_special": true, "parse_special": true}  ->  {"ids": [1, 2, 3]}
  *   {"ids": [1, 2, 3], "skip_special": false}                    ->  {"text": "..."}
  *   a failure                                                    ->  {"error": "..."} */
@@ -69,7 +69,7 @@ int main(int argc, char **argv) {
     td_error err;
     if (argc < 2 || td_tokenizer_load(&tok, argv[1], argc > 2 ? argv[2] : NULL, &err) != TD_OK) {
         fprintf(stderr, "%s\n",
-                argc < 2 ? "usage: tokenize_lines tokenizer.json [tokenizer_config.json]" : err.message);
+                argc < 2 ? "usage: tokenizers_driver tokenizer.json [tokenizer_config.json]" : err.message);
         return 1;
     }
     char *line = NULL;
