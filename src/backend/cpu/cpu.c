@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/cpu/delta.h"
 #include "base/alloc.h"
 
 void cpu_fail(td_cpu *c, td_status status, const char *fmt, ...) {
@@ -113,6 +114,9 @@ static const td_backend_ops cpu_ops = {
     .gather = cpu_gather,
     .route = cpu_route,
     .moe = cpu_moe,
+    .add_gated_rows = cpu_add_gated_rows,
+    .conv = cpu_conv,
+    .delta = cpu_delta,
 };
 
 const char *td_backend_cpu_isa(const td_backend *be) {
