@@ -1,6 +1,7 @@
 /* bench_tokenizer.c - loading a tokenizer.json of Gemma 4's size, and encoding and decoding a megabyte with it.
  *
  *   bench_tokenizer [words [merges]]        default 262144 words, 514000 merges
+ *   bench_tokenizer tokenizer.json          the same texts with that file
  *
  * The file is synthesised: words are joined from shorter ones by fixed pseudo-random choices, in the form that Gemma's
  * has (spaces as marks, bytes for what is unknown, no splitting). Texts: English-like prose of those words, the same
@@ -16,12 +17,14 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "text/detok.h"
 #include "text/tokenizer.h"
 
 #define REPEATS 5
 #define TEXT_SIZE ((size_t)1 << 20)
 #define CEILING ((size_t)1 << 30)
+#define FIRST_WORD 263 /* behind the special tokens and the bytes */
 
 static void die(const char *what) {
     fprintf(stderr, "bench_tokenizer: %s\n", what);
@@ -53,7 +56,8 @@ static bool add_word(words *w, const char *name) {
 
 static void add_alphabet(words *w) {
     char name[16];
-    static const char *const specials[] = {"<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "\xE2\x96\x81", "\n"};
+    static const char *const specials[FIRST_WORD - 256] = {"<pad>",  "<eos>",        "<bos>", "<unk>",
+                                                           "<mask>", "\xE2\x96\x81", "\n"};
     for (size_t i = 0; i < sizeof specials / sizeof specials[0]; i++)
         add_word(w, specials[i]);
     for (int b = 0; b < 256; b++) {
@@ -82,7 +86,7 @@ static const char *pick(const words *w) {
     }
     if (kind == 2)
         return "\xE2\x96\x81";
-    return w->v[263 + next((uint32_t)(w->n - 263) >> next(10))];
+    return w->v[FIRST_WORD + next((uint32_t)(w->n - FIRST_WORD) >> next(10))];
 }
 
 static void put_json(td_buf *b, const char *s) {
@@ -115,7 +119,7 @@ static void put_pair(td_buf *b, const char *left, const char *right, bool first)
 
 /* Other ways to arrive at words that are there: published lists have about two merges a word. */
 static size_t other_splits(const words *w, td_buf *b, size_t n, size_t want) {
-    for (size_t i = 263; i < w->n && n < want; i++) {
+    for (size_t i = FIRST_WORD; i < w->n && n < want; i++) {
         size_t size = strlen(w->v[i]);
         for (size_t cut = 1; cut < size && n < want; cut++) {
             char left[96], right[96];
@@ -130,6 +134,18 @@ static size_t other_splits(const words *w, td_buf *b, size_t n, size_t want) {
     return n;
 }
 
+/* Runs of marks, each of two halves, as Gemma has them: without, a text of spaces would merge nothing. */
+static size_t add_runs(words *w, td_buf *merges) {
+    char half[64] = "\xE2\x96\x81", whole[64];
+    size_t n = 0;
+    for (; strlen(half) < 30; strcpy(half, whole)) {
+        snprintf(whole, sizeof whole, "%s%s", half, half);
+        add_word(w, whole);
+        put_pair(merges, half, half, n++ == 0);
+    }
+    return n;
+}
+
 static void make_file(td_buf *file, words *w, size_t n_words, size_t *n_merges) {
     char left[64], right[64];
     td_buf merges;
@@ -137,7 +153,7 @@ static void make_file(td_buf *file, words *w, size_t n_words, size_t *n_merges) 
     w->v = td_calloc(n_words + 5000, sizeof *w->v);
     w->seen = json_object();
     add_alphabet(w);
-    size_t n = 0;
+    size_t n = add_runs(w, &merges);
     while (w->n < n_words)
         if (join(w, left, right, sizeof left))
             put_pair(&merges, left, right, n++ == 0);
@@ -167,9 +183,9 @@ static void make_file(td_buf *file, words *w, size_t n_words, size_t *n_merges) 
 
 static void make_prose(td_buf *b, const words *w, bool spaces) {
     while (b->size < TEXT_SIZE) {
-        const char *s = w->v[263 + 94 + next((uint32_t)(w->n - 357) >> next(12))];
+        const char *s = w->v[FIRST_WORD + 94 + next((uint32_t)(w->n - FIRST_WORD - 94) >> next(12))];
         bool mark = strncmp(s, "\xE2\x96\x81", 3) == 0;
-        if ((unsigned char)s[0] >= 0x80 && !mark)
+        if ((unsigned char)s[3 * mark] >= 0x80) /* CJK, a run of marks */
             continue;
         td_buf_puts(b, s + 3 * mark);
         td_buf_puts(b, spaces ? next(12) ? " " : ", " : "");
@@ -232,6 +248,17 @@ static void print_row(const char *name, timing *t, double bytes, size_t tokens) 
     printf("\n");
 }
 
+static void read_file(td_buf *file, const char *path) {
+    td_error err;
+    char *data;
+    size_t size;
+    if (td_file_read(path, CEILING, &data, &size, &err) != TD_OK)
+        die(err.message);
+    td_buf_clear(file);
+    td_buf_append(file, data, size);
+    td_free(data);
+}
+
 static td_tokenizer *time_load(const td_buf *file) {
     td_tokenizer *tok = NULL;
     td_error err;
@@ -286,7 +313,8 @@ static void time_text(const td_tokenizer *tok, const char *name, const td_buf *t
 }
 
 int main(int argc, char **argv) {
-    size_t n_words = argc > 1 ? strtoull(argv[1], NULL, 10) : 262144;
+    const char *path = argc > 1 && strchr(argv[1], '.') ? argv[1] : NULL;
+    size_t n_words = argc > 1 && !path ? strtoull(argv[1], NULL, 10) : 262144;
     size_t n_merges = argc > 2 ? strtoull(argv[2], NULL, 10) : 514000;
     static const char *const names[] = {"1 MB prose", "1 MB without a space", "1 MB of CJK", "1 MB of spaces"};
     words w = {0};
@@ -295,8 +323,11 @@ int main(int argc, char **argv) {
     if (n_words < 6000)
         die("at least 6000 words");
     make_file(&file, &w, n_words, &n_merges);
-    printf("tokenizer.json: %zu words, %zu merges, %.1f MB; processor time, median of %d (least..most)\n", w.n,
-           n_merges, (double)file.size / 1e6, REPEATS);
+    if (path)
+        read_file(&file, path);
+    else
+        printf("%zu words, %zu merges, ", w.n, n_merges);
+    printf("%.1f MB; processor time, median of %d (least..most)\n", (double)file.size / 1e6, REPEATS);
     td_tokenizer *tok = time_load(&file);
     for (int i = 0; i < 4; i++) {
         td_buf text;

@@ -52,7 +52,8 @@ typedef enum td_encode_flags {
 } td_encode_flags;
 
 /* Appends the tokens of text[0..size) to `out`. NUL characters are ordinary.
- * Time: O(n log n) for any text. Memory: a few times the text, and 30 bytes a character of its longest word.
+ * Time: O(n log n) for any text. Memory: a few times the text, and up to 72 bytes a character of its
+ * longest stretch that merges can cross.
  * Errors, after which `out` is as it was: TD_E_FORMAT (not UTF-8, at err->position), TD_E_LIMIT (more tokens than the
  * ceiling of `out`, a text above 1 GiB, or a split expression of the file that does not come to an end), TD_E_MODEL (a
  * character that neither the vocabulary nor an unknown token covers), TD_E_NOMEM. */

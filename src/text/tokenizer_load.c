@@ -1,8 +1,8 @@
 /* tokenizer_load.c - tokenizer.json to a td_tokenizer.
  *
- * Gemma's file has 262 thousand words, 514 thousand merges and 30 MB. As a tree of JSON values that is a gigabyte and
- * seconds, so the two big tables are read by the pull reader, straight into the vocabulary and the merge table. All
- * else is small and comes as JSON trees, which the components read themselves.
+ * Gemma's file has 262 thousand words, 514 thousand merges and 30 MB. A tree of it (jansson) takes 0.5 s and 180 MB
+ * before the first table is begun, so the two big tables are read by the pull reader, straight into the vocabulary and
+ * the merge table. All else is small and comes as JSON trees, which the components read themselves.
  *
  * Order. Merges need the whole vocabulary and may stand before it in the file: then they are passed over and read at
  * the end of the model. Added tokens come last, since the normaliser makes the texts that some of them are found by. */

@@ -108,7 +108,7 @@ static json_t *run_normalizer(const json_t *spec, const json_t *text) {
     td_normalizer_work work = {0};
     td_pattern_work patterns = {0};
     td_buf out;
-    td_buf_init(&out, 1 << 20);
+    td_buf_init(&out, 1 << 22);
     td_status st =
         td_normalizer_run(n, &work, &patterns, json_string_value(text), json_string_length(text), &out, NULL, &err);
     json_t *result = st == TD_OK ? json_stringn(out.data, out.size) : json_string(err.message);
@@ -122,6 +122,29 @@ static json_t *run_normalizer(const json_t *spec, const json_t *text) {
 static void normalizers_rewrite_as_the_reference(void **state) {
     (void)state;
     check_all("normalizers", "normalizer_texts", run_normalizer);
+}
+
+/* A million marks in the wrong order: utf8proc's own ordering would take hours. */
+static void a_long_run_of_marks_is_put_in_order(void **state) {
+    (void)state;
+    enum { N = 250000 };
+    static const char *const forms[] = {"NFC", "NFD", "NFKC", "NFKD"};
+    char *text = td_malloc(4 * N + 1);
+    text[0] = 'q';
+    for (size_t i = 0; i < N; i++)
+        memcpy(text + 1 + 4 * i, "\xCC\x81\xCC\xA3", 4); /* above, below */
+    for (int f = 0; f < 4; f++) {
+        json_t *spec = json_pack("{s:s}", "type", forms[f]), *in = json_stringn(text, 4 * N + 1);
+        json_t *out = run_normalizer(spec, in);
+        const char *got = json_string_value(out);
+        assert_int_equal(json_string_length(out), 4 * N + 1);
+        assert_memory_equal(got, "q\xCC\xA3\xCC\xA3", 5);
+        assert_memory_equal(got + 1 + 2 * N - 2, "\xCC\xA3\xCC\x81", 4); /* those below, then those above */
+        json_decref(spec);
+        json_decref(in);
+        json_decref(out);
+    }
+    td_free(text);
 }
 
 /* ---- decoders ---- */
@@ -184,6 +207,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pretokenizers_split_as_the_reference),
         cmocka_unit_test(normalizers_rewrite_as_the_reference),
+        cmocka_unit_test(a_long_run_of_marks_is_put_in_order),
         cmocka_unit_test(decoders_write_as_the_reference),
     };
     return cmocka_run_group_tests(tests, load, unload);
