@@ -13,6 +13,7 @@ enum { SCAN_LIMIT = 8 };
 /* ---- lists ---- */
 
 td_status td_jlist_new(td_jrun *r, td_jflavour flavour, size_t capacity, td_jlist **out) {
+    *out = NULL;
     td_jlist *list = td_jrun_alloc(r, 1, sizeof *list);
     if (!list)
         return td_jrun_nomem(r);
@@ -123,6 +124,7 @@ static td_status hash_value(td_jrun *r, td_jv v, uint64_t *hash) {
 /* ---- dictionaries ---- */
 
 td_status td_jdict_new(td_jrun *r, size_t capacity, td_jdict **out) {
+    *out = NULL;
     td_jdict *dict = td_jrun_alloc(r, 1, sizeof *dict);
     if (!dict)
         return td_jrun_nomem(r);

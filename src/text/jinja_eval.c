@@ -11,6 +11,7 @@
 /* ---- scopes ---- */
 
 td_status td_jscope_new(td_jrun *r, td_jscope *parent, td_jscope **out) {
+    *out = NULL;
     td_jscope *s = td_jrun_alloc(r, 1, sizeof *s);
     if (!s)
         return td_jrun_nomem(r);

@@ -246,6 +246,11 @@ static td_status named_value(td_jrun *r, td_jv format, size_t *i, td_jv values, 
     return TD_OK;
 }
 
+/* A right side that could be a mapping may hold more than the format uses. */
+static bool is_subscriptable(td_jv v) {
+    return v.kind == TD_J_DICT || v.kind == TD_J_LIST || v.kind == TD_J_UNDEFINED;
+}
+
 td_status td_jformat_percent(td_jrun *r, td_jv format, td_jv values, td_jv *out) {
     bool tuple = values.kind == TD_J_LIST && values.list->flavour == TD_J_TUPLE;
     const td_jv *args = tuple ? values.list->items : &values;
@@ -276,7 +281,7 @@ td_status td_jformat_percent(td_jrun *r, td_jv format, td_jv values, td_jv *out)
         by_name |= named;
         TD_TRY(write_percent(r, &f, named ? v : args[used++]));
     }
-    if (!by_name && used < n && (tuple || values.kind != TD_J_DICT))
+    if (!by_name && used < n && (tuple || !is_subscriptable(values)))
         return td_jrun_fail(r, TD_E_FORMAT, "not all arguments converted during string formatting");
     return td_jrun_take(r, mark, out);
 }

@@ -110,6 +110,7 @@ static td_status expect_word(td_jparse *p, const char *word) {
 /* ---- building nodes ---- */
 
 td_status td_jparse_node(td_jparse *p, td_jnode_kind kind, size_t offset, td_jnode **out) {
+    *out = NULL;
     td_jnode *node = td_jarena_alloc(&p->t->arena, 1, sizeof *node);
     if (!node)
         return parse_nomem(p);
