@@ -1,0 +1,498 @@
+/* test_draft_model.c - a whole model as drafter: it changes no text, agrees with a trunk of the same weights always,
+ * and drafts after any history of rounds and prompts what it would draft having seen nothing else. */
+#include "decode/support_decode.h"
+
+#include "base/alloc.h"
+#include "decode/drafter_model.h"
+
+#define N_CTX 400
+#define N_VOCAB 320
+
+static const char *const fixtures[] = {"gemma4-dense", "gemma4-ple", "gemma4-moe", "qwen35-dense", "qwen35-moe"};
+#define N_FIXTURES (sizeof fixtures / sizeof fixtures[0])
+static const float temperatures[] = {0, 0.8f};
+
+/* A drafter with all it stands on. */
+typedef struct guesser {
+    td_backend *be;
+    td_checkpoint *ck;
+    td_drafter *d;
+} guesser;
+
+static td_drafter_model_options small_options(void) {
+    td_drafter_model_options o = td_drafter_model_options_default();
+    o.n_ctx = N_CTX;
+    o.prefill_rows = 64;
+    o.page_tokens = 8;
+    o.kv_type = TD_KV_F32;
+    return o;
+}
+
+static void guesser_open(guesser *g, const char *name, const td_drafter_model_options *o) {
+    char path[512];
+    *g = (guesser){.be = fixture_backend("cpu")};
+    ASSERT_OK(td_checkpoint_open(&g->ck, fixture_path(name, NULL, path, sizeof path), NULL, err));
+    ASSERT_OK(td_drafter_model_open(&g->d, g->ck, g->be, N_VOCAB, o, err));
+}
+
+static void guesser_close(guesser *g) {
+    td_drafter_close(&g->d);
+    td_checkpoint_close(&g->ck);
+    td_backend_close(&g->be);
+}
+
+/* ---- drafts without rounds ---- */
+
+static td_token end_token = -1;
+
+static bool is_end(const void *user, td_token t) {
+    (void)user;
+    return t == end_token;
+}
+
+/* A sequence that asks for drafts. */
+typedef struct asker {
+    void *state;
+    td_history history;
+    td_sampling sampling;
+    td_token out[TD_MAX_DRAFT];
+} asker;
+
+static void asker_open(asker *a, td_drafter *d, float temperature) {
+    *a = (asker){.sampling = seq_params(1, 0).sampling};
+    a->sampling.temperature = temperature;
+    a->sampling.seed = 5;
+    ASSERT_OK(d->ops->open_seq(d, &a->state, err));
+    ASSERT_OK(td_history_open(&a->history, N_VOCAB, err));
+}
+
+static void asker_close(asker *a, td_drafter *d) {
+    d->ops->close_seq(d, a->state);
+    td_history_close(&a->history);
+}
+
+static td_draft request(asker *a, const td_token *tokens, uint32_t n, uint32_t depth) {
+    return (td_draft){.state = a->state,
+                      .tokens = tokens,
+                      .n_tokens = n,
+                      .sampling = &a->sampling,
+                      .history = &a->history,
+                      .is_end = is_end,
+                      .depth = depth,
+                      .out = a->out};
+}
+
+static uint32_t ask(asker *a, td_drafter *d, const td_token *tokens, uint32_t n, uint32_t depth) {
+    td_draft b = request(a, tokens, n, depth);
+    ASSERT_OK(d->ops->draft(d, &b, 1, err));
+    for (uint32_t i = 0; i < N_VOCAB; i++)
+        assert_int_equal(a->history.generated[i], 0); /* left as it was */
+    return b.n_out;
+}
+
+/* The same question to a drafter that has seen nothing: the same answer. */
+static void check_as_new(asker *a, td_drafter *d, const td_token *tokens, uint32_t n, uint32_t depth) {
+    asker fresh;
+    asker_open(&fresh, d, a->sampling.temperature);
+    assert_int_equal(ask(a, d, tokens, n, depth), depth);
+    assert_int_equal(ask(&fresh, d, tokens, n, depth), depth);
+    assert_memory_equal(a->out, fresh.out, depth * sizeof *a->out);
+    asker_close(&fresh, d);
+}
+
+/* The reference's own greedy text, asked for at every place of it. */
+static void drafts_are_the_models_own_text(void **state) {
+    (void)state;
+    for (size_t f = 0; f < N_FIXTURES; f++) {
+        guesser g;
+        td_drafter_model_options o = small_options();
+        guesser_open(&g, fixtures[f], &o);
+        char path[512];
+        fixture v = {0};
+        ASSERT_OK(
+            td_safetensors_open(&v.vectors, fixture_path(fixtures[f], "vectors.safetensors", path, sizeof path), err));
+        td_token text[20 + 48];
+        memcpy(text, fixture_i32(&v, "greedy_prompt", 20), 20 * sizeof *text);
+        memcpy(text + 20, fixture_i32(&v, "greedy_tokens", 48), 48 * sizeof *text);
+        asker a;
+        asker_open(&a, g.d, 0);
+        for (uint32_t n = 20, depth = 1; n + depth <= 68; n++, depth = 1 + n % 6) {
+            assert_int_equal(ask(&a, g.d, text, n, depth), depth);
+            assert_memory_equal(a.out, text + n, depth * sizeof *text);
+        }
+        asker_close(&a, g.d);
+        td_safetensors_close(&v.vectors);
+        guesser_close(&g);
+    }
+}
+
+/* Drafts are taken up in part, in full, not at all; the text is cut, and becomes another one. */
+static void what_was_before_changes_no_draft(void **state) {
+    (void)state;
+    for (size_t f = 0; f < N_FIXTURES; f++) {
+        guesser g;
+        td_drafter_model_options o = small_options();
+        guesser_open(&g, fixtures[f], &o);
+        for (size_t v = 0; v < 2; v++) {
+            asker a;
+            asker_open(&a, g.d, temperatures[v]);
+            td_token text[N_CTX];
+            random_prompt(text, 30, 1);
+            uint32_t n = 30;
+            for (uint32_t i = 0; i < 14; i++) {
+                uint32_t depth = 1 + i % 5, taken = i % (depth + 1);
+                check_as_new(&a, g.d, text, n, depth);
+                memcpy(text + n, a.out, taken * sizeof *text);
+                n += taken;
+                text[n] = taken < depth ? (a.out[taken] + 1) % N_VOCAB : 7;
+                n++;
+            }
+            check_as_new(&a, g.d, text, n - 1, 4);
+            check_as_new(&a, g.d, text, n - 1, 4); /* nothing new */
+            check_as_new(&a, g.d, text, 20, 4);
+            text[15]++;
+            check_as_new(&a, g.d, text, 21, 4);
+            random_prompt(text, 200, 2);
+            check_as_new(&a, g.d, text, 200, 4);
+            check_as_new(&a, g.d, text, 1, 4);
+            random_prompt(text, 90, 3);
+            check_as_new(&a, g.d, text, 90, 4);
+            asker_close(&a, g.d);
+        }
+        guesser_close(&g);
+    }
+}
+
+static void passes_may_be_cut_anywhere(void **state) {
+    (void)state;
+    static const uint32_t rows[] = {1, 7, 64, 300};
+    for (size_t f = 0; f < N_FIXTURES; f++) {
+        td_token text[200], first[6];
+        random_prompt(text, 200, 4);
+        for (uint32_t i = 0; i < 4; i++) {
+            guesser g;
+            td_drafter_model_options o = small_options();
+            o.prefill_rows = rows[i];
+            guesser_open(&g, fixtures[f], &o);
+            asker a;
+            asker_open(&a, g.d, 0.8f);
+            assert_int_equal(ask(&a, g.d, text, 200, 6), 6);
+            if (i == 0)
+                memcpy(first, a.out, sizeof first);
+            assert_memory_equal(first, a.out, sizeof first);
+            asker_close(&a, g.d);
+            guesser_close(&g);
+        }
+    }
+}
+
+/* Sequences of one call, of all lengths and depths, with more to read than a pass takes. */
+static void neighbours_change_no_draft(void **state) {
+    (void)state;
+    enum { N = 5 };
+    for (size_t f = 0; f < N_FIXTURES; f++) {
+        guesser g;
+        td_drafter_model_options o = small_options();
+        o.max_seqs = N;
+        o.prefill_rows = 16;
+        guesser_open(&g, fixtures[f], &o);
+        asker a[N];
+        td_token text[N][100];
+        td_draft b[N];
+        for (uint32_t i = 0; i < N; i++) {
+            asker_open(&a[i], g.d, temperatures[i % 2]);
+            random_prompt(text[i], 100, i);
+        }
+        for (uint32_t round = 0; round < 4; round++) {
+            for (uint32_t i = 0; i < N; i++)
+                b[i] = request(&a[i], text[i], 1 + 17 * i + 3 * round, 1 + (i + round) % 5);
+            ASSERT_OK(g.d->ops->draft(g.d, b, N, err));
+            for (uint32_t i = 0; i < N; i++) {
+                td_token together[TD_MAX_DRAFT];
+                asker alone;
+                asker_open(&alone, g.d, a[i].sampling.temperature);
+                memcpy(together, a[i].out, sizeof together);
+                assert_int_equal(b[i].n_out, b[i].depth);
+                ask(&alone, g.d, text[i], b[i].n_tokens, b[i].depth);
+                assert_memory_equal(together, alone.out, b[i].depth * sizeof *together);
+                asker_close(&alone, g.d);
+            }
+        }
+        for (uint32_t i = 0; i < N; i++)
+            asker_close(&a[i], g.d);
+        guesser_close(&g);
+    }
+}
+
+static void an_end_token_ends_a_draft(void **state) {
+    (void)state;
+    guesser g;
+    td_drafter_model_options o = small_options();
+    guesser_open(&g, "gemma4-dense", &o);
+    asker a;
+    asker_open(&a, g.d, 0.8f);
+    td_token text[20];
+    random_prompt(text, 20, 1);
+    assert_int_equal(ask(&a, g.d, text, 20, 8), 8);
+    uint32_t first = 2;
+    for (uint32_t i = 0; i < 2; i++) /* an end token that is drawn third, if not before */
+        first = a.out[i] == a.out[2] && i < first ? i : first;
+    end_token = a.out[2];
+    assert_int_equal(ask(&a, g.d, text, 20, 8), first + 1);
+    end_token = -1;
+    asker_close(&a, g.d);
+    guesser_close(&g);
+}
+
+/* Behind the positions it was opened for nothing is drafted; up to there everything is. */
+static void the_context_has_an_end(void **state) {
+    (void)state;
+    guesser g;
+    td_drafter_model_options o = small_options();
+    o.n_ctx = 50;
+    guesser_open(&g, "qwen35-dense", &o);
+    asker a;
+    asker_open(&a, g.d, 0);
+    td_token text[60];
+    random_prompt(text, 60, 1);
+    assert_int_equal(ask(&a, g.d, text, 50, TD_MAX_DRAFT), TD_MAX_DRAFT);
+    assert_int_equal(ask(&a, g.d, text, 51, TD_MAX_DRAFT), 0);
+    check_as_new(&a, g.d, text, 49, 3);
+    asker_close(&a, g.d);
+    guesser_close(&g);
+}
+
+static void refuses_another_vocabulary(void **state) {
+    (void)state;
+    char path[512];
+    td_backend *be = fixture_backend("cpu");
+    td_checkpoint *ck;
+    td_drafter *d;
+    td_error e;
+    td_drafter_model_options o = small_options();
+    ASSERT_OK(td_checkpoint_open(&ck, fixture_path("gemma4-dense", NULL, path, sizeof path), NULL, err));
+    assert_int_equal(td_drafter_model_open(&d, ck, be, 1000, &o, &e), TD_E_MODEL);
+    assert_null(d);
+    assert_non_null(strstr(e.message, "320"));
+    assert_non_null(strstr(e.message, "1000"));
+    assert_non_null(strstr(e.message, "gemma4-dense"));
+    o.max_seqs = 0;
+    assert_int_equal(td_drafter_model_open(&d, ck, be, N_VOCAB, &o, &e), TD_E_ARG);
+    o = small_options();
+    o.n_ctx = UINT32_MAX;
+    assert_int_equal(td_drafter_model_open(&d, ck, be, N_VOCAB, &o, &e), TD_E_ARG);
+    td_checkpoint_close(&ck);
+    td_backend_close(&be);
+}
+
+/* From a new drafter to a draft after a second prompt. A draft that fails leaves a drafter that works. */
+static td_status a_life(td_backend *be, td_checkpoint *ck) {
+    td_drafter *d = NULL;
+    td_drafter_model_options o = small_options();
+    asker a = {.sampling = seq_params(1, 0).sampling};
+    td_token text[90], first[3];
+    ASSERT_OK(td_history_open(&a.history, N_VOCAB, err));
+    td_status st = td_drafter_model_open(&d, ck, be, N_VOCAB, &o, NULL);
+    if (st == TD_OK)
+        st = d->ops->open_seq(d, &a.state, NULL);
+    if (st == TD_OK) {
+        random_prompt(text, 90, 1);
+        td_draft b = request(&a, text, 30, 3);
+        st = d->ops->draft(d, &b, 1, NULL);
+        if (st == TD_OK) {
+            memcpy(first, a.out, sizeof first);
+            b = request(&a, text, 90, 3);
+            st = d->ops->draft(d, &b, 1, NULL);
+        }
+        if (st != TD_OK) {
+            ask(&a, d, text, 30, 3);
+            memcpy(first, a.out, sizeof first);
+            ask(&a, d, text, 90, 3);
+        }
+        ask(&a, d, text, 30, 3);
+        assert_memory_equal(a.out, first, sizeof first);
+    } else {
+        assert_null(a.state);
+    }
+    if (a.state)
+        d->ops->close_seq(d, a.state);
+    td_history_close(&a.history);
+    td_drafter_close(&d);
+    return st;
+}
+
+static void survives_every_failing_allocation(void **state) {
+    (void)state;
+    static const char *const some[] = {"gemma4-ple", "qwen35-dense"};
+    for (size_t f = 0; f < 2; f++) {
+        td_backend *be = fixture_backend("cpu");
+        for (long k = 0;; k++) {
+            char path[512];
+            td_checkpoint *ck;
+            ASSERT_OK(td_checkpoint_open(&ck, fixture_path(some[f], NULL, path, sizeof path), NULL, err));
+            if (k == 0) /* what the backend keeps, it has now */
+                assert_int_equal(a_life(be, ck), TD_OK);
+            td_checkpoint_close(&ck);
+            long live = td_alloc_live();
+            ASSERT_OK(td_checkpoint_open(&ck, fixture_path(some[f], NULL, path, sizeof path), NULL, err));
+            td_alloc_fail_at(k + 2); /* behind the test's own history */
+            td_status st = a_life(be, ck);
+            bool failed = td_alloc_failed();
+            td_alloc_fail_at(-1);
+            td_checkpoint_close(&ck);
+            assert_int_equal(td_alloc_live(), live);
+            assert_int_equal(st, failed ? TD_E_NOMEM : TD_OK);
+            if (!failed) {
+                print_message("%s: %ld allocations failed in turn\n", some[f], k);
+                break;
+            }
+        }
+        td_backend_close(&be);
+    }
+}
+
+/* ---- rounds ---- */
+
+typedef struct play_case {
+    const char *trunk, *model;
+    uint32_t n_prompt;
+    float temperature;
+    bool all; /* every draft must be accepted */
+} play_case;
+
+static void play(const play_case *c) {
+    td_drafter_model_options o = small_options();
+    guesser g;
+    guesser_open(&g, c->model, &o);
+    stage s;
+    assert_true(stage_open(&s, &(stage_options){.fixture = c->trunk, .drafter = g.d}));
+    td_token prompt[100];
+    random_prompt(prompt, c->n_prompt, c->n_prompt);
+    td_seq_params p = seq_params(50, 0);
+    p.sampling.temperature = c->temperature;
+    p.sampling.seed = c->n_prompt;
+    truth t;
+    truth_make(&t, &s, prompt, c->n_prompt, &p, N_CTX);
+    td_seq *seq = stage_seq(&s, N_CTX);
+    uint64_t drafted = 0;
+    for (p.depth = 0; p.depth <= 8; p.depth++) {
+        seq_start(seq, prompt, c->n_prompt, &p);
+        stage_play(&s, seq, &t);
+        drafted += seq->stats.drafted;
+        if (!c->all)
+            continue;
+        assert_memory_equal(seq->stats.accepted_at, seq->stats.drafted_at, sizeof seq->stats.drafted_at);
+        /* The first round of a prompt drafts nothing; every other one yields its depth and one. */
+        assert_int_equal(seq->stats.rounds, 1 + (49 + p.depth) / (p.depth + 1));
+    }
+    assert_true(drafted > 0);
+    td_seq_close(&seq);
+    truth_free(&t);
+    stage_close(&s);
+    guesser_close(&g);
+}
+
+static void the_trunk_itself_is_always_right(void **state) {
+    (void)state;
+    for (size_t f = 0; f < 3; f++)
+        for (size_t v = 0; v < 2; v++)
+            play(&(play_case){fixtures[f], fixtures[f], (uint32_t)(9 + 30 * v + f), temperatures[v], true});
+}
+
+/* Its weights are noise to this trunk. */
+static void another_model_changes_nothing(void **state) {
+    (void)state;
+    static const char *const pairs[][2] = {{"gemma4-dense", "gemma4-ple"},
+                                           {"gemma4-ple", "gemma4-moe"},
+                                           {"gemma4-moe", "qwen35-dense"},
+                                           {"gemma4-dense", "qwen35-moe"}};
+    for (size_t i = 0; i < 4; i++)
+        for (size_t v = 0; v < 2; v++)
+            play(&(play_case){pairs[i][0], pairs[i][1], (uint32_t)(5 + 20 * i), temperatures[v], false});
+}
+
+/* With penalties the draws depend on what was said, drafts included. */
+static void drafts_count_in_the_history(void **state) {
+    (void)state;
+    guesser g;
+    td_drafter_model_options o = small_options();
+    guesser_open(&g, "gemma4-dense", &o);
+    stage s;
+    assert_true(stage_open(&s, &(stage_options){.drafter = g.d}));
+    td_token prompt[20];
+    random_prompt(prompt, 20, 3);
+    td_seq_params p = seq_params(60, 8);
+    p.sampling.presence_penalty = 2;
+    p.sampling.frequency_penalty = 1;
+    p.sampling.repetition_penalty = 1.5f;
+    truth t;
+    truth_make(&t, &s, prompt, 20, &p, N_CTX);
+    td_seq *seq = stage_seq(&s, N_CTX);
+    seq_start(seq, prompt, 20, &p);
+    stage_play(&s, seq, &t);
+    assert_memory_equal(seq->stats.accepted_at, seq->stats.drafted_at, sizeof seq->stats.drafted_at);
+    td_seq_close(&seq);
+    truth_free(&t);
+    stage_close(&s);
+    guesser_close(&g);
+}
+
+/* One sequence, one prompt after the other, and four at once. */
+static void prompts_and_sequences_keep_apart(void **state) {
+    (void)state;
+    enum { N = 4 };
+    guesser g;
+    td_drafter_model_options o = small_options();
+    o.max_seqs = N;
+    guesser_open(&g, "gemma4-ple", &o);
+    stage s;
+    assert_true(
+        stage_open(&s, &(stage_options){.fixture = "gemma4-ple", .drafter = g.d, .max_seqs = N, .prefill_rows = 16}));
+    td_seq *seqs[N];
+    for (uint32_t i = 0; i < N; i++)
+        seqs[i] = stage_seq(&s, N_CTX);
+    for (uint32_t turn = 0; turn < 3; turn++) {
+        truth t[N];
+        for (uint32_t i = 0; i < N; i++) {
+            td_token prompt[120];
+            uint32_t n = 20 + 13 * i + 9 * turn;
+            random_prompt(prompt, n, turn == 1 ? i : 0);
+            td_seq_params p = seq_params(40, 1 + 2 * i);
+            p.sampling.temperature = temperatures[i % 2];
+            truth_make(&t[i], &s, prompt, n, &p, N_CTX);
+            seq_start(seqs[i], prompt, n, &p);
+        }
+        for (;;) {
+            td_seq *going[N];
+            uint32_t n = 0;
+            for (uint32_t i = 0; i < N; i++)
+                if (!seqs[i]->finish)
+                    going[n++] = seqs[i];
+            if (!n)
+                break;
+            ASSERT_OK(td_round(s.decoder, going, n, err));
+        }
+        for (uint32_t i = 0; i < N; i++) {
+            check_equal(seqs[i], &t[i], "four at once");
+            assert_memory_equal(seqs[i]->stats.accepted_at, seqs[i]->stats.drafted_at,
+                                sizeof seqs[i]->stats.drafted_at);
+            truth_free(&t[i]);
+        }
+    }
+    for (uint32_t i = 0; i < N; i++)
+        td_seq_close(&seqs[i]);
+    stage_close(&s);
+    guesser_close(&g);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(drafts_are_the_models_own_text),   cmocka_unit_test(what_was_before_changes_no_draft),
+        cmocka_unit_test(passes_may_be_cut_anywhere),       cmocka_unit_test(neighbours_change_no_draft),
+        cmocka_unit_test(an_end_token_ends_a_draft),        cmocka_unit_test(the_context_has_an_end),
+        cmocka_unit_test(refuses_another_vocabulary),       cmocka_unit_test(survives_every_failing_allocation),
+        cmocka_unit_test(the_trunk_itself_is_always_right), cmocka_unit_test(another_model_changes_nothing),
+        cmocka_unit_test(drafts_count_in_the_history),      cmocka_unit_test(prompts_and_sequences_keep_apart),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
