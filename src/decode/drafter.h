@@ -27,12 +27,27 @@ typedef struct td_draft {
     uint32_t n_out; /* tokens proposed, 0..depth */
 } td_draft;
 
+/* Rows of one sequence that a pass has computed and that stay: known tokens and accepted drafts. */
+typedef struct td_observed {
+    void *state;
+    const td_token *tokens; /* [n_tokens] as in td_draft; what was sampled last is among them */
+    uint32_t n_tokens;
+    const td_kv_seq *kv;
+    uint32_t first_pos;  /* of the first row: the number of rows observed before, or rewound to */
+    uint32_t n_rows;     /* >= 1; first_pos + n_rows < n_tokens: the token after each row is known */
+    const float *hidden; /* [n_rows][n_embd] final hidden states */
+} td_observed;
+
 typedef struct td_drafter_ops {
     /* NULL when the drafter keeps nothing of a sequence. */
     td_status (*open_seq)(td_drafter *d, void **state, td_error *err);
     void (*close_seq)(td_drafter *d, void *state);
     td_status (*draft)(td_drafter *d, td_draft *batch, uint32_t n, td_error *err);
     void (*close)(td_drafter *d);
+    /* Only where all_rows. observe: after every pass, once a sequence. rewind: the sequence goes back to its first
+     * n_rows rows (0: to nothing); hidden: the final hidden state of the last of them, or NULL when it is not known. */
+    td_status (*observe)(td_drafter *d, const td_observed *rows, td_error *err);
+    void (*rewind)(td_drafter *d, void *state, uint32_t n_rows, const float *hidden);
 } td_drafter_ops;
 
 struct td_drafter {
@@ -42,6 +57,8 @@ struct td_drafter {
     uint64_t weight_bytes; /* of its weights, wherever they lie */
     uint64_t heap_bytes;   /* allocated for it */
     uint32_t max_seqs;     /* sequences of one draft() */
+    bool all_rows;         /* wants to observe the hidden state of every row, and writes K/V of its own at positions up
+                            * to n_tokens - 1 + depth of the trunk's pages; the model must be opened with mtp */
 };
 
 typedef struct td_drafter_options {
@@ -51,6 +68,9 @@ typedef struct td_drafter_options {
     bool full_head;      /* ignore centroids */
     int query_offset;    /* see gemma4_assistant.h */
     int window_extra;
+    uint32_t shortlist;     /* heads: score this many words instead of all; 0: all. Changes no text */
+    const td_token *common; /* [n_common] words to begin the shortlist with; NULL: those of the lowest ids */
+    size_t n_common;
     const td_log *log;
 } td_drafter_options;
 
@@ -59,6 +79,11 @@ td_drafter_options td_drafter_options_default(void);
 /* The drafter of an assistant checkpoint; `ck` and `trunk` must outlive it. Errors as td_gemma4_assistant_open. */
 td_status td_drafter_assistant_open(td_drafter **out, td_checkpoint *ck, td_model *trunk, const td_drafter_options *opt,
                                     td_error *err) TD_MUST_CHECK;
+
+/* The drafter of the heads that `trunk` has loaded (td_model_options.mtp, info.mtp_loaded); else TD_E_MODEL with the
+ * trunk's reason. */
+td_status td_drafter_heads_open(td_drafter **out, td_model *trunk, const td_drafter_options *opt,
+                                td_error *err) TD_MUST_CHECK;
 
 void td_drafter_close(td_drafter **d);
 

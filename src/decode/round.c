@@ -7,11 +7,13 @@
 
 /* What one sequence does in the round under way. */
 typedef struct slot {
-    uint32_t first_row; /* of the pass */
-    uint32_t n_known;   /* rows of known tokens */
-    uint32_t n_draft;   /* rows of drafts behind them */
-    bool samples;       /* the last known row is the newest token's */
-    uint32_t first_out; /* of the sampled rows, among the outputs */
+    uint32_t first_row;    /* of the pass */
+    uint32_t n_known;      /* rows of known tokens */
+    uint32_t n_draft;      /* rows of drafts behind them */
+    bool samples;          /* the last known row is the newest token's */
+    uint32_t first_out;    /* of the sampled rows, among the outputs */
+    uint32_t first_logits; /* and among the logits */
+    td_snapshot *copy[2];  /* that the pass makes, or NULL */
     td_token draft[TD_MAX_DRAFT];
 } slot;
 
@@ -26,7 +28,9 @@ struct td_decoder {
     uint32_t *draft_seq; /* [max_seqs] sequence of each draft */
     td_token *token;     /* the pass's arrays */
     int32_t *pos, *n_keys, *out_row, *logits_out;
-    uint32_t *row_seq;
+    uint32_t *row_seq, *n_sure, *n_commit;
+    void **state;
+    td_mark *mark; /* [2*max_seqs] */
     td_kv_pages *pages[TD_KV_MAX_GROUPS];
     float *hidden, *logits;
 };
@@ -37,7 +41,7 @@ static uint32_t sampled_rows(const td_decoder_options *o) {
 
 void td_decoder_model_options(const td_decoder_options *o, td_model_options *m) {
     m->max_rows = o->prefill_rows + sampled_rows(o);
-    m->max_out = sampled_rows(o);
+    m->max_out = m->mtp ? m->max_rows : sampled_rows(o);
     m->max_logits = sampled_rows(o);
     m->max_tentative = o->max_depth;
 }
@@ -52,12 +56,16 @@ static td_status alloc_arrays(td_decoder *d, td_error *err) {
     d->pos = td_calloc(m->max_rows, sizeof *d->pos);
     d->row_seq = td_calloc(m->max_rows, sizeof *d->row_seq);
     d->n_keys = td_calloc(n, sizeof *d->n_keys);
+    d->n_sure = td_calloc(n, sizeof *d->n_sure);
+    d->n_commit = td_calloc(n, sizeof *d->n_commit);
+    d->state = td_calloc(n, sizeof *d->state);
+    d->mark = td_calloc(2 * (size_t)n, sizeof *d->mark);
     d->out_row = td_calloc(m->max_out, sizeof *d->out_row);
     d->logits_out = td_calloc(m->max_logits, sizeof *d->logits_out);
     d->hidden = td_malloc_aligned((size_t)m->max_out * d->model->info.n_embd * sizeof(float));
     d->logits = td_malloc_aligned((size_t)m->max_logits * d->model->info.n_vocab * sizeof(float));
-    bool ok = d->slots && d->drafts && d->draft_seq && d->token && d->pos && d->row_seq && d->n_keys && d->out_row &&
-              d->logits_out && d->hidden && d->logits;
+    bool ok = d->slots && d->drafts && d->draft_seq && d->token && d->pos && d->row_seq && d->n_keys && d->n_sure &&
+              d->n_commit && d->state && d->mark && d->out_row && d->logits_out && d->hidden && d->logits;
     for (uint32_t g = 0; g < d->model->kv.n_groups; g++) {
         d->pages[g] = td_calloc(n, sizeof *d->pages[g]);
         ok = ok && d->pages[g];
@@ -68,11 +76,12 @@ static td_status alloc_arrays(td_decoder *d, td_error *err) {
 td_status td_decoder_open(td_decoder **out, td_model *model, td_drafter *drafter, td_kv_pool *pool,
                           const td_decoder_options *opt, td_error *err) {
     *out = NULL;
-    td_model_options need = {0};
+    td_model_options need = {.mtp = drafter && drafter->all_rows};
     td_decoder_model_options(opt, &need);
     if (opt->max_seqs < 1 || opt->prefill_rows < 1 || opt->max_depth > TD_MAX_DRAFT ||
         model->opt.max_rows < need.max_rows || model->opt.max_out < need.max_out ||
-        model->opt.max_logits < need.max_logits || (drafter && drafter->max_seqs < opt->max_seqs))
+        model->opt.max_logits < need.max_logits || (drafter && drafter->max_seqs < opt->max_seqs) ||
+        (model->info.state_bytes && model->opt.max_tentative < need.max_tentative))
         return td_fail(err, TD_E_ARG,
                        "rounds of %u sequences, %u prefill rows and depth %u do not fit the model's passes",
                        opt->max_seqs, opt->prefill_rows, opt->max_depth);
@@ -96,8 +105,8 @@ void td_decoder_close(td_decoder **pd) {
     if (!pd || !*pd)
         return;
     td_decoder *d = *pd;
-    void *const parts[] = {d->slots,   d->drafts, d->draft_seq, d->token,     d->pos,
-                           d->row_seq, d->n_keys, d->out_row,   d->logits_out};
+    void *const parts[] = {d->slots,  d->drafts,   d->draft_seq, d->token, d->pos,     d->row_seq,   d->n_keys,
+                           d->n_sure, d->n_commit, d->state,     d->mark,  d->out_row, d->logits_out};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         td_free(parts[i]);
     for (uint32_t g = 0; g < TD_KV_MAX_GROUPS; g++)
@@ -110,6 +119,19 @@ void td_decoder_close(td_decoder **pd) {
 }
 
 /* ---- sequences ---- */
+
+static td_status open_memory(td_seq *s, td_decoder *d, td_error *err) {
+    td_model *m = d->model;
+    if (!m->info.state_bytes)
+        return TD_OK;
+    s->state = m->be->ops->alloc(m->be, m->info.state_bytes);
+    if (!s->state)
+        return td_fail(err, TD_E_NOMEM, "out of memory for the recurrent memory of a sequence (%llu bytes)",
+                       (unsigned long long)m->info.state_bytes);
+    m->ops->state_reset(m, s->state);
+    uint32_t most = d->opt.n_snapshots ? (uint32_t)(d->opt.n_snapshots > 0 ? d->opt.n_snapshots : 0) : TD_SNAPSHOTS;
+    return td_snapshots_open(&s->snapshots, m, most, err);
+}
 
 td_status td_seq_open(td_seq **out, td_decoder *d, uint32_t n_ctx, td_error *err) {
     *out = NULL;
@@ -128,6 +150,8 @@ td_status td_seq_open(td_seq **out, td_decoder *d, uint32_t n_ctx, td_error *err
         st = td_history_open(&s->history, d->model->info.n_vocab, err);
     if (st == TD_OK) /* a round may go past the context by its drafts, which are then cut */
         st = td_kv_seq_open(&s->kv, d->pool, n_ctx + d->opt.max_depth, d->opt.max_depth + 1, err);
+    if (st == TD_OK)
+        st = open_memory(s, d, err);
     if (st == TD_OK && d->drafter && d->drafter->ops->open_seq)
         st = d->drafter->ops->open_seq(d->drafter, &s->drafter_state, err);
     if (st != TD_OK)
@@ -143,6 +167,9 @@ void td_seq_close(td_seq **ps) {
     if (s->drafter_state)
         s->decoder->drafter->ops->close_seq(s->decoder->drafter, s->drafter_state);
     td_kv_seq_close(&s->kv);
+    td_snapshots_close(&s->snapshots);
+    if (s->state)
+        s->decoder->model->be->ops->free(s->decoder->model->be, s->state);
     td_history_close(&s->history);
     td_free(s->tokens);
     td_free(s->was_drafted);
@@ -158,6 +185,67 @@ static uint32_t shared_prefix(const td_seq *s, const td_token *prompt, uint32_t 
     while (i < most && s->tokens[i] == prompt[i])
         i++;
     return i;
+}
+
+/* ---- going back ---- */
+
+static void tell_drafter(td_seq *s, uint32_t n_rows, const float *hidden) {
+    td_drafter *d = s->decoder->drafter;
+    if (d && d->all_rows)
+        d->ops->rewind(d, s->drafter_state, n_rows, hidden);
+}
+
+/* Nothing is left of what the sequence has computed. */
+static void forget_all(td_seq *s) {
+    td_kv_seq_clear(s->kv);
+    if (s->state) {
+        s->decoder->model->ops->state_reset(s->decoder->model, s->state);
+        td_snapshots_forget(s->snapshots, 0);
+    }
+    s->uncommitted = 0;
+    s->has_hidden = false;
+    tell_drafter(s, 0, NULL);
+}
+
+/* The state of the newest snapshot at or before `length` becomes the sequence's; returns its position, 0: there is
+ * none. */
+static uint32_t restore(td_seq *s, uint32_t length, const float **hidden) {
+    const td_snapshot *p = td_snapshots_find(s->snapshots, length);
+    if (!p)
+        return 0;
+    s->decoder->model->ops->state_copy(s->decoder->model, s->state, p->state);
+    *hidden = p->has_hidden ? p->hidden : NULL;
+    return p->position;
+}
+
+/* Goes back to `length` computed positions, or as few fewer as can be; returns how many. */
+static uint32_t rewind_to(td_seq *s, uint32_t length) {
+    const float *hidden = NULL;
+    uint32_t committed = td_kv_seq_length(s->kv) - s->uncommitted;
+    if (s->state && length < committed)
+        length = committed = restore(s, length, &hidden);
+    if (length == 0 || !td_kv_seq_can_rewind(s->kv, length)) {
+        forget_all(s);
+        return 0;
+    }
+    if (s->state)
+        s->uncommitted = length - committed;
+    td_kv_seq_set_length(s->kv, length);
+    tell_drafter(s, length, hidden);
+    return length;
+}
+
+/* A copy of the state where it stands, before the sequence goes on from there to something else. */
+static void copy_end(td_seq *s) {
+    td_model *m = s->decoder->model;
+    uint32_t length = td_kv_seq_length(s->kv);
+    td_snapshot *p = td_snapshots_make(s->snapshots, length);
+    if (!p)
+        return;
+    m->ops->state_commit(m, s->state, s->uncommitted);
+    s->uncommitted = 0;
+    m->ops->state_copy(m, p->state, s->state);
+    td_snapshots_keep(s->snapshots, p, s->has_hidden && s->n_tokens == length + 1 ? s->hidden : NULL);
 }
 
 td_status td_seq_start(td_seq *s, const td_token *prompt, uint32_t n_prompt, const td_seq_params *p, td_error *err) {
@@ -178,15 +266,13 @@ td_status td_seq_start(td_seq *s, const td_token *prompt, uint32_t n_prompt, con
                        p->depth, s->decoder->opt.max_depth);
     TD_TRY(td_sampling_check(&p->sampling, info->n_vocab, err));
 
-    uint32_t keep = shared_prefix(s, prompt, n_prompt);
-    if (keep == n_prompt) /* the newest token is always fed, to have its logits */
-        keep--;
-    if (keep > 0 && td_kv_seq_can_rewind(s->kv, keep)) {
-        td_kv_seq_set_length(s->kv, keep);
-    } else {
-        td_kv_seq_clear(s->kv);
-        keep = 0;
-    }
+    uint32_t shared = shared_prefix(s, prompt, n_prompt), length = td_kv_seq_length(s->kv);
+    if (s->state)
+        td_snapshots_forget(s->snapshots, shared);
+    if (s->state && shared == length && shared < n_prompt)
+        copy_end(s);
+    /* the newest token is always fed, to have its logits */
+    uint32_t keep = rewind_to(s, shared == n_prompt ? shared - 1 : shared);
     memcpy(s->tokens, prompt, n_prompt * sizeof *prompt);
     memset(s->was_drafted, 0, n_prompt * sizeof *s->was_drafted);
     s->n_tokens = s->n_prompt = n_prompt;
@@ -210,7 +296,9 @@ void td_seq_cut(td_seq *s, uint32_t n_tokens, td_finish finish) {
     while (s->n_tokens > n_tokens)
         td_history_remove(&s->history, s->tokens[--s->n_tokens]);
     if (td_kv_seq_length(s->kv) >= n_tokens)
-        td_kv_seq_set_length(s->kv, n_tokens - 1);
+        rewind_to(s, n_tokens - 1);
+    if (s->state)
+        td_snapshots_forget(s->snapshots, n_tokens);
     s->has_hidden = false;
     s->finish = finish;
 }
@@ -246,6 +334,8 @@ static td_status draft_all(td_decoder *d, td_seq *const *seqs, uint32_t n, td_er
         td_seq *s = seqs[i];
         d->slots[i].n_draft = 0;
         uint32_t depth = wanted_depth(d, s);
+        if (depth && d->drafter->all_rows && td_kv_seq_reserve(s->kv, 1 + depth, NULL) != TD_OK)
+            depth = 0; /* no pages for its rows; perhaps for the one that is needed */
         if (!depth)
             continue;
         d->draft_seq[asked] = i;
@@ -271,44 +361,86 @@ static td_status draft_all(td_decoder *d, td_seq *const *seqs, uint32_t n, td_er
 
 /* ---- verify ---- */
 
+/* Snapshots worth making in a sequence's known rows: at the last page boundary that leaves a token to feed, and before
+ * the last token of a prompt. Plain rounds make none. */
+static void mark_copies(td_decoder *d, td_seq *s, uint32_t i, td_pass *p) {
+    slot *t = &d->slots[i];
+    t->copy[0] = t->copy[1] = NULL;
+    uint32_t length = td_kv_seq_length(s->kv), page = d->model->kv.page_tokens;
+    if (!s->state || t->n_known < 2)
+        return;
+    uint32_t end = length + t->n_known - t->samples;
+    const uint32_t at[2] = {end / page * page, t->samples && end % page ? end : 0};
+    for (int k = 0; k < 2; k++) {
+        t->copy[k] = at[k] > length ? td_snapshots_make(s->snapshots, at[k]) : NULL;
+        if (t->copy[k])
+            d->mark[p->n_marks++] = (td_mark){.seq = i, .n_rows = at[k] - length, .to = t->copy[k]->state};
+    }
+}
+
+static void add_rows(td_decoder *d, td_seq *s, uint32_t i, td_pass *p) {
+    slot *t = &d->slots[i];
+    uint32_t length = td_kv_seq_length(s->kv), n = t->n_known + t->n_draft;
+    t->first_row = p->n_rows;
+    for (uint32_t r = 0; r < n; r++, p->n_rows++) {
+        d->token[p->n_rows] = r < t->n_known ? s->tokens[length + r] : t->draft[r - t->n_known];
+        d->pos[p->n_rows] = (int32_t)(length + r);
+        d->row_seq[p->n_rows] = i;
+    }
+    d->n_keys[i] = (int32_t)(length + n);
+    d->n_sure[i] = t->n_known;
+    d->n_commit[i] = s->uncommitted;
+    d->state[i] = s->state;
+    for (uint32_t g = 0; g < d->model->kv.n_groups; g++)
+        d->pages[g][i] = td_kv_seq_pages(s->kv, g);
+}
+
+static void add_outputs(td_decoder *d, uint32_t i, td_pass *p) {
+    slot *t = &d->slots[i];
+    uint32_t n = t->n_known + t->n_draft, sampled = t->samples ? 1 + t->n_draft : 0;
+    uint32_t first = d->drafter && d->drafter->all_rows ? 0 : n - sampled;
+    t->first_logits = p->n_logits;
+    for (uint32_t r = first; r < n; r++, p->n_out++) {
+        d->out_row[p->n_out] = (int32_t)(t->first_row + r);
+        if (r >= n - sampled)
+            d->logits_out[p->n_logits++] = (int32_t)p->n_out;
+    }
+    t->first_out = p->n_out - sampled;
+}
+
 /* Lays out the rows of every sequence; known rows in excess of the prefill budget wait for a later round. */
 static td_status build_pass(td_decoder *d, td_seq *const *seqs, uint32_t n, td_pass *p, td_error *err) {
     uint32_t budget = d->opt.prefill_rows;
-    *p = (td_pass){.token = d->token, .pos = d->pos, .row_seq = d->row_seq, .n_keys = d->n_keys};
+    *p = (td_pass){.token = d->token,
+                   .pos = d->pos,
+                   .row_seq = d->row_seq,
+                   .n_seq = n,
+                   .n_keys = d->n_keys,
+                   .state = d->state,
+                   .n_sure = d->n_sure,
+                   .n_commit = d->n_commit,
+                   .mark = d->mark,
+                   .out_row = d->out_row,
+                   .hidden = d->hidden,
+                   .logits_out = d->logits_out,
+                   .logits = d->logits};
     for (uint32_t i = 0; i < n; i++) {
         td_seq *s = seqs[i];
         slot *t = &d->slots[i];
-        uint32_t length = td_kv_seq_length(s->kv), pending = td_seq_pending(s);
+        uint32_t pending = td_seq_pending(s);
         t->n_known = pending;
         if (pending > 1) {
             t->n_known = pending < budget ? pending : budget;
             budget -= t->n_known;
         }
         t->samples = t->n_known == pending;
-        t->first_row = p->n_rows;
         TD_TRY(td_kv_seq_reserve(s->kv, t->n_known + t->n_draft, err));
-        for (uint32_t r = 0; r < t->n_known + t->n_draft; r++, p->n_rows++) {
-            d->token[p->n_rows] = r < t->n_known ? s->tokens[length + r] : t->draft[r - t->n_known];
-            d->pos[p->n_rows] = (int32_t)(length + r);
-            d->row_seq[p->n_rows] = i;
-        }
-        d->n_keys[i] = (int32_t)(length + t->n_known + t->n_draft);
-        for (uint32_t g = 0; g < d->model->kv.n_groups; g++)
-            d->pages[g][i] = td_kv_seq_pages(s->kv, g);
-        t->first_out = p->n_out;
-        for (uint32_t r = 0; t->samples && r <= t->n_draft; r++, p->n_out++) {
-            d->out_row[p->n_out] = (int32_t)(t->first_row + t->n_known - 1 + r);
-            d->logits_out[p->n_out] = (int32_t)p->n_out;
-        }
+        add_rows(d, s, i, p);
+        add_outputs(d, i, p);
+        mark_copies(d, s, i, p);
     }
-    p->n_seq = n;
     for (uint32_t g = 0; g < d->model->kv.n_groups; g++)
         p->pages[g] = d->pages[g];
-    p->out_row = d->out_row;
-    p->hidden = d->hidden;
-    p->n_logits = p->n_out;
-    p->logits_out = d->logits_out;
-    p->logits = d->logits;
     return TD_OK;
 }
 
@@ -329,7 +461,7 @@ static td_status accept(td_decoder *d, td_seq *s, const slot *t, uint32_t *accep
     const td_model_info *info = &d->model->info;
     for (uint32_t r = 0;; r++) {
         td_token sampled;
-        const float *logits = d->logits + (size_t)(t->first_out + r) * info->n_vocab;
+        const float *logits = d->logits + (size_t)(t->first_logits + r) * info->n_vocab;
         TD_TRY(td_sample(d->sampler, &s->params.sampling, &s->history, logits, NULL, info->n_vocab, s->n_tokens,
                          &sampled, err));
         bool agrees = r < t->n_draft && sampled == t->draft[r];
@@ -351,31 +483,69 @@ static void count(td_seq_stats *st, uint32_t drafted, uint32_t accepted) {
         st->accepted_at[i]++;
 }
 
-static void commit(td_decoder *d, td_seq *s, const slot *t) {
-    if (!t->samples) {
-        td_kv_seq_set_length(s->kv, td_kv_seq_length(s->kv) + t->n_known);
-        return;
+/* What the pass has copied on its way counts from now on. */
+static void keep_copies(td_decoder *d, td_seq *s, const slot *t) {
+    bool all_rows = d->drafter && d->drafter->all_rows;
+    for (int k = 0; k < 2; k++) {
+        if (!t->copy[k])
+            continue;
+        uint32_t row = t->first_row + (t->copy[k]->position - td_kv_seq_length(s->kv)) - 1;
+        td_snapshots_keep(s->snapshots, t->copy[k], all_rows ? d->hidden + (size_t)row * d->model->info.n_embd : NULL);
     }
-    uint32_t accepted;
-    s->status = accept(d, s, t, &accepted, &s->error);
-    if (s->status != TD_OK) {
-        td_kv_seq_clear(s->kv);
-        s->has_hidden = false;
-        return;
+}
+
+static td_status show_drafter(td_decoder *d, td_seq *s, const slot *t, uint32_t first_pos, td_error *err) {
+    if (!d->drafter || !d->drafter->all_rows)
+        return TD_OK;
+    td_observed o = {.state = s->drafter_state,
+                     .tokens = s->tokens,
+                     .n_tokens = s->n_tokens,
+                     .kv = s->kv,
+                     .first_pos = first_pos,
+                     .n_rows = td_kv_seq_length(s->kv) - first_pos,
+                     .hidden = d->hidden + (size_t)t->first_row * d->model->info.n_embd};
+    return d->drafter->ops->observe(d->drafter, &o, err);
+}
+
+static td_status commit(td_decoder *d, td_seq *s, const slot *t, td_error *err) {
+    uint32_t length = td_kv_seq_length(s->kv), known = length + t->n_known;
+    keep_copies(d, s, t);
+    s->uncommitted = 0;
+    if (t->samples) {
+        uint32_t accepted;
+        s->status = accept(d, s, t, &accepted, &s->error);
+        if (s->status != TD_OK) {
+            forget_all(s);
+            return TD_OK;
+        }
+        count(&s->stats, t->n_draft, accepted);
+        s->has_hidden = true;
+        td_kv_seq_set_length(s->kv, s->n_tokens - 1);
+        s->uncommitted = s->state ? s->n_tokens - 1 - known : 0;
+    } else {
+        td_kv_seq_set_length(s->kv, known);
     }
-    count(&s->stats, t->n_draft, accepted);
-    td_kv_seq_set_length(s->kv, s->n_tokens - 1);
-    s->has_hidden = true;
+    return t->n_known ? show_drafter(d, s, t, length, err) : TD_OK;
+}
+
+/* The keys of a pass that failed are past every length; what is recurrent is lost. */
+static td_status give_up(td_seq *const *seqs, uint32_t n, td_status st) {
+    for (uint32_t i = 0; i < n; i++)
+        if (seqs[i]->state)
+            forget_all(seqs[i]);
+    return st;
 }
 
 td_status td_round(td_decoder *d, td_seq *const *seqs, uint32_t n, td_error *err) {
     if (n < 1 || n > d->opt.max_seqs)
         return td_fail(err, TD_E_ARG, "a round of %u sequences, expected 1 to %u", n, d->opt.max_seqs);
     td_pass pass;
-    TD_TRY(draft_all(d, seqs, n, err));
-    TD_TRY(build_pass(d, seqs, n, &pass, err));
-    TD_TRY(td_model_forward(d->model, &pass, err));
-    for (uint32_t i = 0; i < n; i++)
-        commit(d, seqs[i], &d->slots[i]);
-    return TD_OK;
+    td_status st = draft_all(d, seqs, n, err);
+    if (st == TD_OK)
+        st = build_pass(d, seqs, n, &pass, err);
+    if (st == TD_OK)
+        st = td_model_forward(d->model, &pass, err);
+    for (uint32_t i = 0; i < n && st == TD_OK; i++)
+        st = commit(d, seqs[i], &d->slots[i], err);
+    return st == TD_OK ? TD_OK : give_up(seqs, n, st);
 }

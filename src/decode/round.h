@@ -6,12 +6,19 @@
  * token equals the draft that it was fed. Plain decoding is a round of depth 0; prefill is a round that does not reach
  * the end.
  *
+ * A family with recurrent memory cannot go back by a length. Its known rows are sure and enter the state at once;
+ * drafts are tentative and wait in its log. How many of them have stayed is told to the next pass and no sooner, so
+ * that cutting the text behind a round (a stop string among accepted drafts) is still a number. To go back further
+ * there are snapshots: copies of the state at the last page boundary of a prompt, before its last token, and where an
+ * answer ended and the next prompt went on.
+ *
  * Exactness: a row's logits do not depend on what else is in the pass (backend.h), and a position's draw does not
  * depend on anything but its logits, the parameters, the tokens before it and the seed (sampler.h). So the text is the
  * same for every drafter, depth and chunk size. */
 #ifndef TD_DECODE_ROUND_H
 #define TD_DECODE_ROUND_H
 
+#include "cache/snapshot.h"
 #include "decode/drafter.h"
 
 typedef struct td_decoder td_decoder;
@@ -20,9 +27,13 @@ typedef struct td_decoder_options {
     uint32_t max_seqs;     /* sequences of one round */
     uint32_t prefill_rows; /* rows of one round that only extend keys, over all sequences */
     uint32_t max_depth;    /* drafts a sequence and round at most, <= TD_MAX_DRAFT */
+    int n_snapshots;       /* copies of recurrent memory a sequence; 0: TD_SNAPSHOTS, negative: none */
 } td_decoder_options;
 
-/* What model options a decoder of these options needs: max_rows, max_out and max_logits. */
+#define TD_SNAPSHOTS 4
+
+/* What model options a decoder of these options needs: max_rows, max_out, max_logits and max_tentative. model->mtp is
+ * read: with heads every row of a pass is an output. */
 void td_decoder_model_options(const td_decoder_options *opt, td_model_options *model);
 
 /* `drafter` may be NULL. Everything given must outlive the decoder. */
@@ -55,6 +66,9 @@ typedef struct td_seq {
     uint32_t n_tokens, n_prompt, capacity;
     uint32_t n_reused; /* prompt tokens whose keys were there already */
     td_kv_seq *kv;
+    uint8_t *state;          /* recurrent memory, or NULL; it stands at the keys' length less `uncommitted` */
+    uint32_t uncommitted;    /* accepted drafts that are still in its log */
+    td_snapshots *snapshots; /* or NULL */
     td_history history;
     float *hidden; /* [n_embd] of position n_tokens-2, when has_hidden */
     bool has_hidden;
@@ -69,9 +83,9 @@ typedef struct td_seq {
 td_status td_seq_open(td_seq **out, td_decoder *d, uint32_t n_ctx, td_error *err) TD_MUST_CHECK;
 void td_seq_close(td_seq **seq);
 
-/* Sets the sequence to exactly this prompt, keeping the keys of the longest prefix that it shares with what the
- * sequence held. Errors: TD_E_LIMIT (longer than the context, both numbers), TD_E_ARG (empty, a token or a parameter
- * out of range); the sequence then is as before. */
+/* Sets the sequence to exactly this prompt, keeping the longest prefix that it shares with what the sequence held and
+ * that its keys and its recurrent memory can go back to. Errors: TD_E_LIMIT (longer than the context, both numbers),
+ * TD_E_ARG (empty, a token or a parameter out of range); the sequence then is as before. */
 td_status td_seq_start(td_seq *seq, const td_token *prompt, uint32_t n_prompt, const td_seq_params *params,
                        td_error *err) TD_MUST_CHECK;
 
@@ -79,12 +93,12 @@ td_status td_seq_start(td_seq *seq, const td_token *prompt, uint32_t n_prompt, c
 uint32_t td_seq_pending(const td_seq *seq);
 
 /* Ends the sequence after n_tokens of its tokens (n_prompt <= n_tokens <= seq->n_tokens), as if the rest had never been
- * made. */
+ * made. Within the last round this costs nothing; further back, recurrent memory falls back to a snapshot. */
 void td_seq_cut(td_seq *seq, uint32_t n_tokens, td_finish finish);
 
 /* One round of `n` unfinished sequences, 1 <= n <= max_seqs. A sequence that fails alone (non-finite logits) has its
  * status set and its keys dropped; the others go on. A failure of the pass itself is returned, and every sequence may
- * be closed or started again. */
+ * be closed or started again (one with recurrent memory from nothing). */
 td_status td_round(td_decoder *d, td_seq *const *seqs, uint32_t n, td_error *err) TD_MUST_CHECK;
 
 #endif
