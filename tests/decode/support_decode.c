@@ -86,7 +86,8 @@ static void watch(stage *s) {
 static void open_assistant(stage *s, const stage_options *o, const td_decoder_options *d) {
     char name[64], path[512];
     snprintf(name, sizeof name, "%s-assistant", o->fixture);
-    ASSERT_OK(td_checkpoint_open(&s->assistant_ck, fixture_path(name, NULL, path, sizeof path), NULL, err));
+    fixture_path(name, NULL, path, sizeof path);
+    ASSERT_OK(td_checkpoint_open(&s->assistant_ck, o->assistant_path ? o->assistant_path : path, NULL, err));
     td_drafter_options a = td_drafter_options_default();
     a.max_seqs = d->max_seqs;
     a.bits = o->bits ? o->bits : 16;
@@ -135,7 +136,10 @@ bool stage_open(stage *s, const stage_options *opt) {
     m.max_out = m.max_logits = o.max_out ? o.max_out : m.max_out;
     m.kv_type = o.kv;
     m.page_tokens = o.page_tokens ? o.page_tokens : 8;
-    fixture_open(&s->f, o.fixture, s->be, &m);
+    char path[512];
+    fixture_path(o.fixture, NULL, path, sizeof path);
+    ASSERT_OK(td_checkpoint_open(&s->f.ck, o.path ? o.path : path, NULL, err));
+    ASSERT_OK(td_model_open(&s->f.model, s->f.ck, s->be, &m, err));
     s->drafter = o.drafter;
     if (o.assistant)
         open_assistant(s, &o, &d);
@@ -340,7 +344,8 @@ static td_status script_draft(td_drafter *base, td_draft *batch, uint32_t n, td_
         for (uint32_t j = 0; j < n_out; j++) {
             uint32_t at = b->n_tokens + j;
             td_token truly = at < t->n ? t->tokens[at] : 0;
-            b->out[j] = j < n_right ? truly : (truly + 1 + (td_token)j) % (td_token)t->n_vocab;
+            td_token other = s->wrong ? s->wrong : (truly + 1 + (td_token)j) % (td_token)t->n_vocab;
+            b->out[j] = j < n_right ? truly : other;
             right += j < n_right && at < t->n;
         }
         b->n_out = n_out;

@@ -23,9 +23,11 @@ typedef struct truth {
 } truth;
 
 typedef struct stage_options {
-    const char *fixture; /* default "gemma4-dense" */
-    const char *backend; /* "reference", "generic", "avx2", "avx512"; default "cpu": the best there is */
-    int threads;         /* default 1 */
+    const char *fixture;        /* default "gemma4-dense" */
+    const char *path;           /* or a checkpoint directory */
+    const char *assistant_path; /* likewise */
+    const char *backend;        /* "reference", "generic", "avx2", "avx512"; default "cpu": the best there is */
+    int threads;                /* default 1 */
     td_kv_type kv;
     uint32_t max_seqs, prefill_rows, max_depth; /* default 1, 64, 8 */
     uint32_t page_tokens;                       /* default 8 */
@@ -83,6 +85,7 @@ typedef struct script_seq {
     /* What the next call shall do, given the depth wanted: so many right tokens, then wrong ones, in all n_out. */
     void (*plan)(struct script_seq *s, uint32_t depth, uint32_t *n_right, uint32_t *n_out);
     uint32_t n_right; /* for plans */
+    td_token wrong;   /* what a wrong draft is; 0: some other token than the right one */
     /* What the calls amounted to. */
     uint64_t drafted, accepted, drafted_at[TD_MAX_DRAFT], accepted_at[TD_MAX_DRAFT];
     uint64_t exactly[TD_MAX_DRAFT + 1]; /* rounds in which so many were right */
