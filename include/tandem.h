@@ -77,11 +77,17 @@ typedef struct td_engine td_engine;
 
 typedef struct td_engine_options {
     const char *model;       /* a checkpoint directory, or a hub id found in hub_cache */
-    bool mtp;                /* draft with the heads of the checkpoint or with `assistant` */
-    const char *assistant;   /* directory or hub id of the trunk's assistant checkpoint; implies mtp */
+    bool mtp;                /* there must be draft heads, in the checkpoint or as `assistant`: an error when not.
+                              * Heads in the checkpoint draft without it, too */
+    bool no_mtp;             /* heads in the checkpoint stay unused */
+    const char *assistant;   /* directory or hub id of the trunk's assistant checkpoint */
+    const char *draft_model; /* directory or hub id of a whole smaller model of the same vocabulary */
+    bool lookup;             /* prompt lookup, alone or behind the other drafter's drafts */
     const char *hub_cache;   /* a Hugging Face hub cache directory, or NULL */
-    uint32_t num_mtp_tokens; /* drafts a round, 0..TD_MAX_DRAFT; default 4 */
-    uint32_t mtp_bits;       /* 16, 8 or 4: width the assistant's matrices are kept in; 0: the trunk's width */
+    uint32_t num_mtp_tokens; /* drafts a round: 0..TD_MAX_DRAFT, or TD_DEPTH_AUTO (the default): as many as pay */
+    uint32_t mtp_bits;       /* 16, 8 or 4: width the heads' matrices are kept in; 0: the trunk's width (assistant), as
+                              * the file has them (heads in the checkpoint) */
+    uint32_t mtp_shortlist;  /* heads in the checkpoint score this many words; 0: all. Changes speed, never text */
     bool mtp_random_weights; /* tests: the assistant's weights are replaced by noise; changes speed, never text */
     uint32_t n_ctx;          /* positions a sequence may reach; 0: what the model was made for, at most 8192 */
     uint32_t prefill_size;   /* prompt rows a pass; default 512 */
@@ -99,6 +105,7 @@ typedef struct td_engine_options {
 } td_engine_options;
 
 #define TD_MAX_DRAFT 16
+#define TD_DEPTH_AUTO UINT32_MAX
 
 td_engine_options td_engine_options_default(void);
 
@@ -124,9 +131,10 @@ typedef struct td_engine_info {
     uint32_t n_vocab, n_embd, n_layers, n_ctx;
     int n_threads;
     bool mtp_active;
-    const char *mtp_reason;     /* why it is not active; "" when it is */
-    const char *mtp_kind;       /* "assistant", or "" */
-    uint32_t mtp_depth;         /* drafts a round at most */
+    const char *mtp_reason; /* why it is not active; "" when it is */
+    const char *mtp_kind; /* "assistant", "heads", "draft model", "lookup", "heads+lookup", ...; "" without a drafter */
+    uint32_t mtp_depth;   /* drafts a round at most */
+    bool mtp_auto;        /* each round\'s depth is chosen from measured costs and acceptance */
     const char *drafter_format; /* as weight_format, "" without a drafter */
     td_memory_plan memory;
     double load_seconds;

@@ -4,12 +4,14 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 
 /* What one sequence does in the round under way. */
 typedef struct slot {
     uint32_t first_row;    /* of the pass */
     uint32_t n_known;      /* rows of known tokens */
     uint32_t n_draft;      /* rows of drafts behind them */
+    uint32_t n_accepted;   /* drafts that were accepted */
     bool samples;          /* the last known row is the newest token's */
     uint32_t first_out;    /* of the sampled rows, among the outputs */
     uint32_t first_logits; /* and among the logits */
@@ -22,6 +24,7 @@ struct td_decoder {
     td_drafter *drafter;
     td_kv_pool *pool;
     td_decoder_options opt;
+    td_depth_costs costs;
     td_sampler *sampler;
     slot *slots;         /* [max_seqs] */
     td_draft *drafts;    /* [max_seqs] */
@@ -92,6 +95,7 @@ td_status td_decoder_open(td_decoder **out, td_model *model, td_drafter *drafter
     d->drafter = drafter;
     d->pool = pool;
     d->opt = *opt;
+    td_depth_costs_init(&d->costs);
     td_status st = alloc_arrays(d, err);
     if (st == TD_OK)
         st = td_sampler_open(&d->sampler, model->info.n_vocab, err);
@@ -275,6 +279,7 @@ td_status td_seq_start(td_seq *s, const td_token *prompt, uint32_t n_prompt, con
     uint32_t keep = rewind_to(s, shared == n_prompt ? shared - 1 : shared);
     memcpy(s->tokens, prompt, n_prompt * sizeof *prompt);
     memset(s->was_drafted, 0, n_prompt * sizeof *s->was_drafted);
+    td_depth_init(&s->depth, &s->decoder->costs);
     s->n_tokens = s->n_prompt = n_prompt;
     s->n_reused = keep;
     s->params = *p;
@@ -325,7 +330,8 @@ static uint32_t wanted_depth(const td_decoder *d, const td_seq *s) {
     if (!d->drafter || !s->has_hidden || td_seq_pending(s) != 1)
         return 0;
     uint32_t most = seq_remaining(s) - 1; /* the round's own sample takes one */
-    return s->params.depth < most ? s->params.depth : most;
+    most = s->params.depth < most ? s->params.depth : most;
+    return s->params.adaptive ? td_depth_choose(&s->depth, &d->costs, td_kv_seq_length(s->kv), most) : most;
 }
 
 static td_status draft_all(td_decoder *d, td_seq *const *seqs, uint32_t n, td_error *err) {
@@ -507,18 +513,17 @@ static td_status show_drafter(td_decoder *d, td_seq *s, const slot *t, uint32_t 
     return d->drafter->ops->observe(d->drafter, &o, err);
 }
 
-static td_status commit(td_decoder *d, td_seq *s, const slot *t, td_error *err) {
+static td_status commit(td_decoder *d, td_seq *s, slot *t, td_error *err) {
     uint32_t length = td_kv_seq_length(s->kv), known = length + t->n_known;
     keep_copies(d, s, t);
     s->uncommitted = 0;
     if (t->samples) {
-        uint32_t accepted;
-        s->status = accept(d, s, t, &accepted, &s->error);
+        s->status = accept(d, s, t, &t->n_accepted, &s->error);
         if (s->status != TD_OK) {
             forget_all(s);
             return TD_OK;
         }
-        count(&s->stats, t->n_draft, accepted);
+        count(&s->stats, t->n_draft, t->n_accepted);
         s->has_hidden = true;
         td_kv_seq_set_length(s->kv, s->n_tokens - 1);
         s->uncommitted = s->state ? s->n_tokens - 1 - known : 0;
@@ -536,16 +541,30 @@ static td_status give_up(td_seq *const *seqs, uint32_t n, td_status st) {
     return st;
 }
 
+/* What a round has shown about depths. Its time says what a depth costs only when one sequence had it to itself, and
+ * fed nothing but its newest token and the drafts. */
+static void learn(td_decoder *d, td_seq *s, const slot *t, uint32_t n_keys, int64_t start, int64_t drafted) {
+    if (t->n_known != 1 || !t->samples || !d->drafter)
+        return;
+    double draft = (double)(drafted - start) * 1e-9;
+    td_depth_observe(&s->depth, &d->costs, n_keys, t->n_draft, t->n_accepted, draft, td_clock_since(drafted));
+}
+
 td_status td_round(td_decoder *d, td_seq *const *seqs, uint32_t n, td_error *err) {
     if (n < 1 || n > d->opt.max_seqs)
         return td_fail(err, TD_E_ARG, "a round of %u sequences, expected 1 to %u", n, d->opt.max_seqs);
     td_pass pass;
+    int64_t start = td_clock_ns();
+    uint32_t n_keys = td_kv_seq_length(seqs[0]->kv);
     td_status st = draft_all(d, seqs, n, err);
+    int64_t drafted = td_clock_ns();
     if (st == TD_OK)
         st = build_pass(d, seqs, n, &pass, err);
     if (st == TD_OK)
         st = td_model_forward(d->model, &pass, err);
     for (uint32_t i = 0; i < n && st == TD_OK; i++)
         st = commit(d, seqs[i], &d->slots[i], err);
+    if (n == 1 && st == TD_OK && seqs[0]->status == TD_OK)
+        learn(d, seqs[0], &d->slots[0], n_keys, start, drafted);
     return st == TD_OK ? TD_OK : give_up(seqs, n, st);
 }

@@ -19,6 +19,7 @@
 #define TD_DECODE_ROUND_H
 
 #include "cache/snapshot.h"
+#include "decode/depth.h"
 #include "decode/drafter.h"
 
 typedef struct td_decoder td_decoder;
@@ -45,6 +46,7 @@ typedef struct td_seq_params {
     td_sampling sampling;
     uint32_t max_tokens; /* to generate, >= 1 */
     uint32_t depth;      /* drafts a round at most; 0: plain */
+    bool adaptive;       /* each round's depth is chosen by what pays (depth.h); else it is `depth` */
     const td_token *end; /* [n_end] tokens that end the text; borrowed */
     size_t n_end;
     bool ignore_end;
@@ -70,7 +72,8 @@ typedef struct td_seq {
     uint32_t uncommitted;    /* accepted drafts that are still in its log */
     td_snapshots *snapshots; /* or NULL */
     td_history history;
-    float *hidden; /* [n_embd] of position n_tokens-2, when has_hidden */
+    td_depth depth; /* how drafts have fared on this text */
+    float *hidden;  /* [n_embd] of position n_tokens-2, when has_hidden */
     bool has_hidden;
     void *drafter_state;
     td_finish finish; /* TD_FINISH_NONE while it goes on */

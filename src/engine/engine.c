@@ -1,7 +1,7 @@
 /* engine.c - opens a trunk, its drafter and its texts, in that order, and refuses what does not fit before the next
  * expensive step: a checkpoint too large for memory is refused before it is read, a drafter that is not the trunk's
  * before it is quantised. */
-#include "engine/engine.h"
+#include "engine/drafting.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -14,13 +14,12 @@
 #include "text/detok.h"
 
 #define DEFAULT_CTX 8192u
-#define DEFAULT_DEPTH 4u
 #define MAX_PROMPT_TOKENS ((size_t)1 << 24)
 #define MAX_TEXT ((size_t)1 << 30)
 #define MAX_JSON_DEPTH 64
 
 td_engine_options td_engine_options_default(void) {
-    return (td_engine_options){.num_mtp_tokens = DEFAULT_DEPTH, .prefill_size = 512, .kv_page = 64, .isa = "auto"};
+    return (td_engine_options){.num_mtp_tokens = TD_DEPTH_AUTO, .prefill_size = 512, .kv_page = 64, .isa = "auto"};
 }
 
 td_sampling td_sampling_default(void) {
@@ -66,13 +65,9 @@ td_sampling td_engine_sampling(const td_engine *e) {
 static td_status check_options(const td_engine_options *o, td_error *err) {
     if (!o->model || !*o->model)
         return td_fail(err, TD_E_ARG, "no model given, expected a checkpoint directory or a hub id");
-    if (o->num_mtp_tokens > TD_MAX_DRAFT)
-        return td_fail(err, TD_E_ARG, "%u drafts a round, expected 0 to %d", o->num_mtp_tokens, TD_MAX_DRAFT);
-    if (o->mtp_bits != 0 && o->mtp_bits != 4 && o->mtp_bits != 8 && o->mtp_bits != 16)
-        return td_fail(err, TD_E_ARG, "an assistant of %u bits, expected 4, 8 or 16", o->mtp_bits);
     if (o->prefill_size < 1 || o->prefill_size > 8192)
         return td_fail(err, TD_E_ARG, "a prefill of %u rows a pass, expected 1 to 8192", o->prefill_size);
-    return TD_OK;
+    return td_drafting_check(o, err);
 }
 
 static td_status open_backend(td_engine *e, const td_engine_options *o, td_error *err) {
@@ -142,12 +137,14 @@ static td_status check_memory(td_engine *e, const td_engine_options *o, td_error
 }
 
 static td_decoder_options decoder_options(const td_engine_options *o) {
-    return (td_decoder_options){.max_seqs = 1, .prefill_rows = o->prefill_size, .max_depth = o->num_mtp_tokens};
+    return (td_decoder_options){.max_seqs = 1, .prefill_rows = o->prefill_size, .max_depth = td_drafting_depth(o)};
 }
 
 static td_status open_model(td_engine *e, const td_engine_options *o, td_error *err) {
     td_model_options m = td_model_options_default();
     td_decoder_options d = decoder_options(o);
+    m.mtp = td_drafting_wants_heads(o);
+    m.mtp_bits = o->mtp_bits;
     td_decoder_model_options(&d, &m);
     m.kv_type = o->kv_f32 ? TD_KV_F32 : TD_KV_BF16;
     m.page_tokens = o->kv_page;
@@ -169,58 +166,10 @@ static td_status open_model(td_engine *e, const td_engine_options *o, td_error *
     td_memory_plan *p = &e->info.memory;
     p->weights = info->weight_bytes - info->lookup_bytes + info->heap_bytes;
     p->scratch = info->scratch_bytes + (uint64_t)m.max_logits * info->n_vocab * 2 * sizeof(float);
-    p->kv = td_kv_plan_bytes(&e->model->kv, e->info.n_ctx, m.max_rows, d.max_depth + 1);
+    p->kv = td_kv_plan_bytes(&e->model->kv, e->info.n_ctx, m.max_rows, d.max_depth + 1) + info->state_bytes +
+            TD_SNAPSHOTS * info->snapshot_bytes;
     p->available = o->memory_limit ? o->memory_limit : td_memory_available();
     return check_memory(e, o, err);
-}
-
-/* The assistant keeps the trunk's width unless asked otherwise. */
-static uint32_t assistant_bits(const td_engine *e, uint32_t asked) {
-    if (asked)
-        return asked;
-    uint32_t trunk = e->model->info.weight_bits;
-    return trunk <= 4 ? 4 : trunk <= 8 ? 8 : 16;
-}
-
-static td_status open_assistant(td_engine *e, const td_engine_options *o, td_error *err) {
-    td_status st = td_hub_resolve(o->assistant, o->hub_cache, &e->assistant_path, err);
-    if (st == TD_OK)
-        st = td_checkpoint_open(&e->assistant_ck, e->assistant_path, &e->log, err);
-    if (st != TD_OK)
-        return td_error_prefix(err, st, "assistant");
-    td_drafter_options d = td_drafter_options_default();
-    d.bits = assistant_bits(e, o->mtp_bits);
-    d.random_weights = o->mtp_random_weights;
-    d.log = &e->log;
-    st = td_drafter_assistant_open(&e->drafter, e->assistant_ck, e->model, &d, err);
-    if (st != TD_OK)
-        return td_error_prefix(err, st, "assistant");
-    e->info.memory.drafter = e->drafter->weight_bytes + e->drafter->heap_bytes;
-    return check_memory(e, o, err);
-}
-
-/* Drafting runs, or it says why not; what was asked for and cannot be is an error. */
-static td_status open_drafter(td_engine *e, const td_engine_options *o, td_error *err) {
-    e->info.mtp_reason = e->reason;
-    e->info.mtp_kind = e->info.drafter_format = "";
-    if (!o->mtp && !o->assistant) {
-        snprintf(e->reason, sizeof e->reason,
-                 "not asked for (--mtp-assistant-model gives a Gemma 4 trunk its assistant)");
-        return TD_OK;
-    }
-    if (!o->assistant)
-        return td_fail(err, TD_E_MODEL,
-                       "%s: --mtp, but the checkpoint holds no draft heads (family %s); give its assistant "
-                       "with --mtp-assistant-model",
-                       e->trunk_path, e->info.family);
-    TD_TRY(open_assistant(e, o, err));
-    e->info.mtp_kind = e->drafter->kind;
-    e->info.drafter_format = e->drafter->format;
-    e->info.mtp_depth = o->num_mtp_tokens;
-    e->info.mtp_active = o->num_mtp_tokens > 0;
-    if (!e->info.mtp_active)
-        snprintf(e->reason, sizeof e->reason, "the depth is 0 (--num-mtp-tokens 0)");
-    return TD_OK;
 }
 
 /* A model without a tokenizer or a template still runs on token ids; who asks it for text is told what is missing. */
@@ -267,9 +216,10 @@ static td_status open_all(td_engine *e, const td_engine_options *o, td_error *er
     TD_TRY(td_checkpoint_open(&e->ck, e->trunk_path, &e->log, err));
     TD_TRY(open_backend(e, o, err));
     TD_TRY(open_model(e, o, err));
-    TD_TRY(open_drafter(e, o, err));
-    TD_TRY(td_engine_load_generation(e, err));
     TD_TRY(open_texts(e, err));
+    TD_TRY(td_drafting_open(e, o, err));
+    TD_TRY(check_memory(e, o, err));
+    TD_TRY(td_engine_load_generation(e, err));
     TD_TRY(open_decoder(e, o, err));
     return warm(e, e->ck, err);
 }
@@ -302,7 +252,7 @@ void td_engine_close(td_engine **pe) {
     td_kv_pool_close(&e->pool);
     td_drafter_close(&e->drafter);
     td_model_close(&e->model);
-    td_checkpoint_close(&e->assistant_ck);
+    td_checkpoint_close(&e->drafter_ck);
     td_checkpoint_close(&e->ck);
     td_backend_close(&e->be);
     td_tokenizer_close(&e->tokenizer);
@@ -312,7 +262,7 @@ void td_engine_close(td_engine **pe) {
     td_free(e->end);
     td_free(e->banned);
     td_free(e->trunk_path);
-    td_free(e->assistant_path);
+    td_free(e->drafter_path);
     td_free(e);
     *pe = NULL;
 }

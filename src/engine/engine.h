@@ -14,9 +14,9 @@ struct td_engine {
     td_log log;
     td_progress_fn progress;
     void *user;
-    char *trunk_path, *assistant_path;
+    char *trunk_path, *drafter_path;
     td_backend *be;
-    td_checkpoint *ck, *assistant_ck;
+    td_checkpoint *ck, *drafter_ck;
     td_tokenizer *tokenizer; /* NULL when the checkpoint has none: token ids only */
     char *tokenizer_error;   /* why, for whoever asks for text */
     td_chat_template *chat;  /* NULL when the checkpoint has none */

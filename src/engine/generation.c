@@ -47,18 +47,24 @@ static td_status read_end(td_engine *e, td_error *err) {
     return read_tokens(v, where, key, e->model->info.n_vocab, &e->end, &e->n_end, err);
 }
 
+/* Tokens that must not come: those that the checkpoint says, and rows of the head behind the last word of the tokenizer
+ * (some tables are padded), which have no text. */
 static td_status read_banned(td_engine *e, td_error *err) {
     static const char key[] = "suppress_tokens";
     td_token *t;
+    size_t n;
     TD_TRY(read_tokens(json_object_get(td_checkpoint_generation_config(e->ck), key), "generation_config.json", key,
-                       e->model->info.n_vocab, &t, &e->n_banned, err));
-    if (!t)
+                       e->model->info.n_vocab, &t, &n, err));
+    size_t words = e->tokenizer ? td_tokenizer_n_vocab(e->tokenizer) : e->model->info.n_vocab;
+    size_t padding = e->model->info.n_vocab > words ? e->model->info.n_vocab - words : 0;
+    e->n_banned = n + padding;
+    if (e->n_banned == 0)
         return TD_OK;
     e->banned = td_calloc(e->n_banned, sizeof *e->banned);
     for (size_t i = 0; e->banned && i < e->n_banned; i++)
-        e->banned[i] = (td_logit_bias){t[i], -INFINITY};
+        e->banned[i] = (td_logit_bias){i < n ? t[i] : (td_token)(words + i - n), -INFINITY};
     td_free(t);
-    return e->banned ? TD_OK : td_fail(err, TD_E_NOMEM, "out of memory for banned tokens");
+    return e->banned ? TD_OK : td_fail(err, TD_E_NOMEM, "out of memory for %zu banned tokens", e->n_banned);
 }
 
 static td_status read_sampling(td_engine *e, td_error *err) {

@@ -102,6 +102,7 @@ static td_status start(run *r, td_error *err) {
     td_seq_params p = {.sampling = q->sampling,
                        .max_tokens = q->max_tokens ? q->max_tokens : UINT32_MAX,
                        .depth = request_depth(r),
+                       .adaptive = r->e->info.mtp_auto && r->req->num_mtp_tokens < 0,
                        .end = r->e->end,
                        .n_end = r->e->n_end,
                        .ignore_end = q->ignore_eos};

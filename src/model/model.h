@@ -43,6 +43,7 @@ typedef struct td_model_info {
     uint32_t n_skipped;      /* tensors left alone knowingly (vision, audio, unused K/V of shared layers) */
     uint64_t state_bytes;    /* recurrent memory of a sequence: committed part and log; 0: the family has none */
     uint64_t snapshot_bytes; /* its committed part, which stands at the start */
+    bool mtp_promised;       /* its config or its files speak of heads */
     bool has_mtp;            /* the checkpoint holds heads of its own */
     bool mtp_loaded;         /* and they were asked for: ops->heads can run */
     uint64_t mtp_bytes;      /* weights of the loaded heads (shared embedding and head not counted) */

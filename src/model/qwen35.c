@@ -396,7 +396,8 @@ static td_status load_head(qwen35 *g, const td_checkpoint *ck, bool raw, td_erro
     if (!o->mtp)
         return TD_OK;
     if (!info->has_mtp) {
-        td_log_warn(o->log, "%s: drafting is off: %s", td_checkpoint_path(ck), info->mtp_reason);
+        if (info->mtp_promised)
+            td_log_warn(o->log, "%s: drafting is off: %s", td_checkpoint_path(ck), info->mtp_reason);
         return TD_OK;
     }
     td_qwen35_tally t = {0};
@@ -417,6 +418,7 @@ static td_status load(qwen35 *g, td_checkpoint *ck, td_error *err) {
     TD_TRY(td_qwen35_config_read(&g->c, text, where, td_checkpoint_config(ck), td_checkpoint_has_matrix(ck, "lm_head"),
                                  err));
     info->has_mtp = td_qwen35_head_present(ck, &g->c, info->mtp_reason, sizeof info->mtp_reason);
+    info->mtp_promised = g->c.n_mtp > 0 || info->has_mtp;
     TD_TRY(td_qwen35_check_names(ck, &g->c, g->base.opt.mtp && info->has_mtp, &info->n_skipped, err));
     TD_TRY(td_qwen35_is_raw(ck, &g->c, &raw, err));
     TD_TRY(load_trunk(g, ck, raw, err));

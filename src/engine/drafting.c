@@ -1,0 +1,162 @@
+/* drafting.c - chooses and opens the drafter. */
+#include "engine/drafting.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "decode/drafter_chain.h"
+#include "decode/drafter_lookup.h"
+#include "decode/drafter_model.h"
+
+#define AUTO_DEPTH 8u
+
+uint32_t td_drafting_depth(const td_engine_options *o) {
+    return o->num_mtp_tokens == TD_DEPTH_AUTO ? AUTO_DEPTH : o->num_mtp_tokens;
+}
+
+td_status td_drafting_check(const td_engine_options *o, td_error *err) {
+    if (o->num_mtp_tokens != TD_DEPTH_AUTO && o->num_mtp_tokens > TD_MAX_DRAFT)
+        return td_fail(err, TD_E_ARG, "%u drafts a round, expected 0 to %d", o->num_mtp_tokens, TD_MAX_DRAFT);
+    if (o->mtp_bits != 0 && o->mtp_bits != 4 && o->mtp_bits != 8 && o->mtp_bits != 16)
+        return td_fail(err, TD_E_ARG, "draft heads of %u bits, expected 4, 8 or 16", o->mtp_bits);
+    if (o->no_mtp && (o->mtp || o->assistant))
+        return td_fail(err, TD_E_ARG, "drafting with heads was both asked for and switched off");
+    if (o->assistant && o->draft_model)
+        return td_fail(err, TD_E_ARG, "both an assistant and a draft model were given, expected one of them");
+    return TD_OK;
+}
+
+bool td_drafting_wants_heads(const td_engine_options *o) {
+    return !o->no_mtp && !o->assistant && !o->draft_model && td_drafting_depth(o) > 0;
+}
+
+/* Heads keep the trunk's width unless asked otherwise. */
+static uint32_t head_bits(const td_engine *e, uint32_t asked) {
+    if (asked)
+        return asked;
+    uint32_t trunk = e->model->info.weight_bits;
+    return trunk <= 4 ? 4 : trunk <= 8 ? 8 : 16;
+}
+
+static td_status open_checkpoint(td_engine *e, const td_engine_options *o, const char *path_or_id, const char *what,
+                                 td_error *err) {
+    td_status st = td_hub_resolve(path_or_id, o->hub_cache, &e->drafter_path, err);
+    if (st == TD_OK)
+        st = td_checkpoint_open(&e->drafter_ck, e->drafter_path, &e->log, err);
+    return st == TD_OK ? TD_OK : td_error_prefix(err, st, "%s", what);
+}
+
+static td_status open_assistant(td_engine *e, const td_engine_options *o, td_error *err) {
+    TD_TRY(open_checkpoint(e, o, o->assistant, "assistant", err));
+    td_drafter_options d = td_drafter_options_default();
+    d.bits = head_bits(e, o->mtp_bits);
+    d.random_weights = o->mtp_random_weights;
+    d.log = &e->log;
+    td_status st = td_drafter_assistant_open(&e->drafter, e->drafter_ck, e->model, &d, err);
+    return st == TD_OK ? TD_OK : td_error_prefix(err, st, "assistant");
+}
+
+static td_status open_heads(td_engine *e, const td_engine_options *o, td_error *err) {
+    td_drafter_options d = td_drafter_options_default();
+    d.shortlist = o->mtp_shortlist;
+    d.log = &e->log;
+    return td_drafter_heads_open(&e->drafter, e->model, &d, err);
+}
+
+/* A word must have one number in both models, or every draft would be another word. */
+static td_status check_vocabulary(const td_engine *e, td_error *err) {
+    char *path = td_path_join(e->drafter_path, "tokenizer.json");
+    if (!path)
+        return td_fail(err, TD_E_NOMEM, "out of memory");
+    td_tokenizer *t = NULL;
+    td_status st = TD_OK;
+    if (td_file_exists(path) && e->tokenizer) {
+        st = td_tokenizer_load(&t, path, NULL, err);
+        td_token first;
+        if (st == TD_OK && !td_tokenizer_same_vocab(e->tokenizer, t, &first))
+            st = td_fail(err, TD_E_MODEL, "%s: token %d is another word than the trunk's", e->drafter_path, first);
+    }
+    td_tokenizer_close(&t);
+    td_free(path);
+    return st;
+}
+
+static td_status open_draft_model(td_engine *e, const td_engine_options *o, td_error *err) {
+    TD_TRY(open_checkpoint(e, o, o->draft_model, "draft model", err));
+    td_drafter_model_options d = td_drafter_model_options_default();
+    d.max_seqs = 1;
+    d.n_ctx = e->info.n_ctx;
+    d.kv_type = o->kv_f32 ? TD_KV_F32 : TD_KV_BF16;
+    d.page_tokens = o->kv_page;
+    d.log = &e->log;
+    td_status st = check_vocabulary(e, err);
+    if (st == TD_OK)
+        st = td_drafter_model_open(&e->drafter, e->drafter_ck, e->be, e->info.n_vocab, &d, err);
+    return st == TD_OK ? TD_OK : td_error_prefix(err, st, "draft model");
+}
+
+static td_status open_lookup(td_engine *e, td_error *err) {
+    if (e->drafter) {
+        td_drafter *inner = e->drafter;
+        td_drafter_chain_options c = td_drafter_chain_options_default();
+        c.ngrams.n_ctx = e->info.n_ctx;
+        td_status st = td_drafter_chain_open(&e->drafter, inner, &c, err);
+        if (st != TD_OK)
+            e->drafter = inner;
+        return st;
+    }
+    td_drafter_lookup_options l = td_drafter_lookup_options_default();
+    l.max_seqs = 1;
+    l.ngrams.n_ctx = e->info.n_ctx;
+    return td_drafter_lookup_open(&e->drafter, &l, err);
+}
+
+/* Why nothing drafts, when nothing was asked for. */
+static void explain(td_engine *e, const td_engine_options *o) {
+    const td_model_info *info = &e->model->info;
+    if (o->no_mtp)
+        snprintf(e->reason, sizeof e->reason, "switched off (--no-mtp)");
+    else if (info->mtp_reason[0])
+        snprintf(e->reason, sizeof e->reason, "%s", info->mtp_reason);
+    else
+        snprintf(e->reason, sizeof e->reason,
+                 "the checkpoint holds no draft heads, and neither an assistant "
+                 "(--mtp-assistant-model), a draft model (--draft-model) nor --lookup was asked for");
+}
+
+static td_status open_drafter(td_engine *e, const td_engine_options *o, td_error *err) {
+    const td_model_info *info = &e->model->info;
+    if (o->assistant)
+        TD_TRY(open_assistant(e, o, err));
+    else if (o->draft_model)
+        TD_TRY(open_draft_model(e, o, err));
+    else if (info->mtp_loaded)
+        TD_TRY(open_heads(e, o, err));
+    else if (o->mtp && !info->mtp_promised)
+        return td_fail(err, TD_E_MODEL, "%s: --mtp, but the checkpoint holds no draft heads (family %s)%s",
+                       e->trunk_path, info->family,
+                       strcmp(info->family, "gemma4") == 0 ? "; give its assistant with --mtp-assistant-model" : "");
+    return o->lookup ? open_lookup(e, err) : TD_OK;
+}
+
+td_status td_drafting_open(td_engine *e, const td_engine_options *o, td_error *err) {
+    e->info.mtp_reason = e->reason;
+    e->info.mtp_kind = e->info.drafter_format = "";
+    if (td_drafting_depth(o) == 0) {
+        snprintf(e->reason, sizeof e->reason, "the depth is 0 (--num-mtp-tokens 0)");
+        return TD_OK;
+    }
+    TD_TRY(open_drafter(e, o, err));
+    if (!e->drafter) {
+        explain(e, o);
+        return TD_OK;
+    }
+    e->info.mtp_kind = e->drafter->kind;
+    e->info.drafter_format = e->drafter->format;
+    e->info.mtp_active = true;
+    e->info.mtp_depth = td_drafting_depth(o);
+    e->info.mtp_auto = o->num_mtp_tokens == TD_DEPTH_AUTO;
+    e->info.memory.drafter = e->drafter->weight_bytes + e->drafter->heap_bytes;
+    return TD_OK;
+}
