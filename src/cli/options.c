@@ -16,10 +16,18 @@
 const td_arg td_model_arg_table[] = {
     {"model", 'm', TD_ARG_TEXT, M(model), 0, 0, "PATH-OR-ID",
      "checkpoint directory, or hub id in the local cache (default: the embedded pair)"},
-    {"mtp", 0, TD_ARG_FLAG, M(mtp), 0, 0, NULL, "draft with the heads inside the checkpoint"},
+    {"mtp", 0, TD_ARG_FLAG, M(mtp), 0, 0, NULL, "insist on draft heads (those inside a checkpoint draft without it)"},
+    {"no-mtp", 0, TD_ARG_FLAG, M(no_mtp), 0, 0, NULL, "leave draft heads unused"},
     {"mtp-assistant-model", 0, TD_ARG_TEXT, M(assistant), 0, 0, "PATH-OR-ID", "draft with this assistant checkpoint"},
     {"num-mtp-tokens", 0, TD_ARG_UINT, M(num_mtp_tokens), 0, TD_MAX_DRAFT, "N",
-     "drafts a round, 0 to 16; 0 decodes plainly (default 4)"},
+     "drafts a round, 0 to 16; 0 decodes plainly (default: as many as pay, chosen each round)"},
+    {"draft-model", 0, TD_ARG_TEXT, M(draft_model), 0, 0, "PATH-OR-ID",
+     "draft with this smaller model of the same vocabulary"},
+    {"num-draft-tokens", 0, TD_ARG_UINT, M(num_mtp_tokens), 0, TD_MAX_DRAFT, "N", NULL},
+    {"lookup", 0, TD_ARG_FLAG, M(lookup), 0, 0, NULL,
+     "draft what followed the same words before (prompt lookup), alone or behind other drafts"},
+    {"mtp-shortlist", 0, TD_ARG_UINT, M(mtp_shortlist), 0, 1 << 24, "N",
+     "heads inside a checkpoint score only the N most used words"},
     {"mtp-bits", 0, TD_ARG_CHOICE, M(mtp_bits), 0, 0, "16|8|4",
      "width of the drafter's matrices (default: the model's)"},
     {"ctx-size", 'c', TD_ARG_UINT, M(ctx_size), 16, 16777216, "N",
@@ -78,7 +86,11 @@ static td_engine_options engine_options(const td_opened *o, const td_model_args 
     td_engine_options e = td_engine_options_default();
     e.model = o->trunk ? o->trunk : args->model.v;
     e.assistant = o->assistant ? o->assistant : args->assistant.v;
-    e.mtp = args->mtp.given || e.assistant != NULL;
+    e.mtp = args->mtp.given;
+    e.no_mtp = args->no_mtp.given;
+    e.draft_model = args->draft_model.v;
+    e.lookup = args->lookup.given;
+    e.mtp_shortlist = (uint32_t)args->mtp_shortlist.v;
     e.hub_cache = o->hub_cache;
     if (args->num_mtp_tokens.given)
         e.num_mtp_tokens = (uint32_t)args->num_mtp_tokens.v;
@@ -107,7 +119,8 @@ int td_open_engine(td_opened *o, const td_model_args *args) {
     o->hub_cache = td_places_hub_cache();
     if (!args->model.given) {
         st = td_places_embedded(&o->trunk, &o->assistant, &err);
-        if (args->assistant.given) { /* the embedded trunk with somebody else's assistant */
+        /* the embedded trunk with another drafter, or none */
+        if (args->assistant.given || args->draft_model.given || args->no_mtp.given) {
             td_free(o->assistant);
             o->assistant = NULL;
         }

@@ -6,9 +6,9 @@
 #include "tandem.h"
 
 typedef struct td_model_args {
-    td_arg_text model, assistant, kv, isa;
-    td_arg_flag mtp, ignore_memory, float_activations, pin, verbose, quiet;
-    td_arg_uint num_mtp_tokens, ctx_size, prefill_size, threads, memory_limit_mb;
+    td_arg_text model, assistant, draft_model, kv, isa;
+    td_arg_flag mtp, no_mtp, lookup, ignore_memory, float_activations, pin, verbose, quiet;
+    td_arg_uint num_mtp_tokens, mtp_shortlist, ctx_size, prefill_size, threads, memory_limit_mb;
     td_arg_text mtp_bits;
 } td_model_args;
 
