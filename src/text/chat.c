@@ -25,7 +25,7 @@ static td_status probe(const td_jinja *jinja, json_t *special, json_t *messages,
     td_error ignored;
     td_buf_clear(text);
     *shown = false;
-    json_t *context = json_copy(special);
+    json_t *context = td_chat_copy(special);
     bool ok = context && messages && json_object_set(context, "messages", messages) == 0 &&
               json_object_set_new(context, "tools", json_null()) == 0 &&
               json_object_set_new(context, "add_generation_prompt", json_true()) == 0;
@@ -184,7 +184,7 @@ static bool set(json_t *context, const char *name, json_t *value) {
  * has it, `tools` and `documents` are None rather than undefined when there are none. */
 static td_status make_context(const td_chat_template *t, const td_chat_request *q, bool tools, json_t *messages,
                               json_t **out, td_error *err) {
-    json_t *context = json_copy(t->special);
+    json_t *context = td_chat_copy(t->special);
     bool ok = context && set(context, "documents", json_null());
     if (ok && q->kwargs)
         ok = json_object_update(context, (json_t *)q->kwargs) == 0;

@@ -28,6 +28,10 @@ typedef struct td_chat_files {
 td_status td_chat_files_read(td_chat_files *files, const char *dir, td_error *err);
 void td_chat_files_free(td_chat_files *files);
 
+/* chat_messages.c: one level of an object or array; NULL: out of memory. (json_copy can lose members then, silently.)
+ */
+json_t *td_chat_copy(const json_t *value);
+
 /* chat_messages.c: a new array in the form the traits ask for; *out is the caller's (json_decref). */
 td_status td_chat_messages_normalise(const json_t *messages, const td_chat_traits *traits, json_t **out, td_error *err);
 

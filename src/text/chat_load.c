@@ -36,7 +36,7 @@ static td_status read_json(const char *dir, const char *name, char **path, json_
     *json = json_loadb(data, size, 0, &error);
     td_free(data);
     td_status st = TD_OK;
-    if (!*json && json_error_code(&error) == json_error_out_of_memory)
+    if (!*json && error.line < 0) /* jansson found no fault in the text: it ran out of memory */
         st = nomem(err, dir);
     else if (!*json)
         st = td_fail_at(err, TD_E_FORMAT, error.position, "%s:%d:%d: %s", *path, error.line, error.column, error.text);

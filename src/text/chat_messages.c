@@ -17,6 +17,15 @@ static td_status set_new(json_t *object, const char *name, json_t *value, td_err
     return json_object_set_new(object, name, value) == 0 ? TD_OK : nomem(err);
 }
 
+json_t *td_chat_copy(const json_t *value) {
+    bool object = json_is_object(value);
+    json_t *copy = object ? json_object() : json_array(), *from = (json_t *)value; /* jansson takes it so, and reads */
+    if (copy && (object ? json_object_update(copy, from) : json_array_extend(copy, from)) == 0)
+        return copy;
+    json_decref(copy);
+    return NULL;
+}
+
 /* ---- content ---- */
 
 /* The text of a part, or NULL when it is of another kind. */
@@ -107,10 +116,13 @@ static td_status convert_arguments(json_t *function, bool objects, td_error *err
         return json_is_object(arguments) ? set_new(function, "arguments", json_as_text(arguments), err) : TD_OK;
     if (!json_is_string(arguments))
         return TD_OK;
+    json_error_t error = {.line = -1};
     size_t size = json_string_length(arguments);
-    json_t *parsed = size ? json_loadb(json_string_value(arguments), size, 0, NULL) : json_object();
+    json_t *parsed = size ? json_loadb(json_string_value(arguments), size, 0, &error) : json_object();
     if (json_is_object(parsed))
         return set_new(function, "arguments", parsed, err);
+    if (!parsed && error.line < 0)
+        return nomem(err);
     json_decref(parsed); /* no object: the template gets what the client sent */
     return TD_OK;
 }
@@ -119,13 +131,13 @@ static td_status normalise_call(json_t *calls, size_t at, size_t index, bool obj
     const json_t *given = json_array_get(calls, at);
     if (!json_is_object(given))
         return td_fail(err, TD_E_ARG, "messages[%zu].tool_calls[%zu] must be an object", index, at);
-    json_t *call = json_copy((json_t *)given);
+    json_t *call = td_chat_copy(given);
     if (!call || json_array_set_new(calls, at, call) != 0)
         return nomem(err);
     const json_t *function = json_object_get(call, "function");
     if (!json_is_object(function))
         return TD_OK; /* the bare form: name and arguments at this level */
-    json_t *copy = json_copy((json_t *)function);
+    json_t *copy = td_chat_copy(function);
     if (!copy || json_object_set_new(call, "function", copy) != 0)
         return nomem(err);
     if (!json_is_string(json_object_get(copy, "name")))
@@ -143,7 +155,7 @@ static td_status normalise_calls(json_t *message, size_t index, const td_chat_tr
         json_object_del(message, "tool_calls");
         return TD_OK;
     }
-    json_t *calls = json_copy((json_t *)given);
+    json_t *calls = td_chat_copy(given);
     TD_TRY(set_new(message, "tool_calls", calls, err));
     for (size_t i = 0; i < json_array_size(calls); i++)
         TD_TRY(normalise_call(calls, i, index, traits->takes_call_objects, err));
@@ -192,7 +204,7 @@ static td_status normalise_all(const json_t *messages, const td_chat_traits *tra
         const json_t *given = json_array_get(messages, i);
         if (!json_is_object(given))
             return td_fail(err, TD_E_ARG, "messages[%zu]: expected an object with a \"role\"", i);
-        json_t *copy = json_copy((json_t *)given);
+        json_t *copy = td_chat_copy(given);
         if (!copy || json_array_append_new(out, copy) != 0)
             return nomem(err);
         TD_TRY(normalise_message(copy, i, traits, err));

@@ -403,9 +403,12 @@ static td_status choose(td_jrun *r, const td_jinvoke *in, bool by_attribute, boo
     if (by_attribute && !in->call->n)
         return td_jrun_fail(r, TD_E_FORMAT, "expected the name of an attribute");
     bool tested = in->call->n > used;
-    td_jcall rest = tested ? *in->call : no_arguments;
-    rest.args += tested ? used + 1 : 0;
-    rest.n -= tested ? used + 1 : 0;
+    td_jcall rest = no_arguments;
+    if (tested) {
+        rest = *in->call;
+        rest.args += used + 1;
+        rest.n -= used + 1;
+    }
     TD_TRY(td_jv_iterate(r, in->self, &items, &n));
     for (size_t i = 0; i < n; i++) {
         TD_TRY(get_attribute(r, items[i], by_attribute ? in->call->args[0] : td_jv_none(), td_jv_none(), &value));

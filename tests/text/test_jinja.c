@@ -142,6 +142,11 @@ static void details(void **state) {
          "endfor %}"
          "{{ fs[0]() }}{{ fs[1]() }}",
          "12"},
+        /* a dictionary that has had an index keeps it when it shrinks */
+        {"{% set d = {} %}{% for i in range(40) %}{% set _ = d.update({i ~ '': i}) %}{% endfor %}{% for i in range(36) "
+         "%}"
+         "{% set _ = d.pop(i ~ '') %}{% endfor %}{% set _ = d.update({'x': 1}) %}{{ d }} {{ d['x'] }} {{ '3' in d }}",
+         "{'36': 36, '37': 37, '38': 38, '39': 39, 'x': 1} 1 False"},
     };
     td_jinja_options options = {.now = 1700000000, .utc_offset_s = 3600};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
