@@ -124,14 +124,19 @@ static bool is_choice(const char *choices, const char *value) {
 }
 
 static td_args_result store_uint(const td_args *spec, const td_arg *a, td_arg_uint *to, const char *value) {
+    const char *word = strchr(a->meta, '|');
+    if (word && strcmp(word + 1, value) == 0) {
+        *to = (td_arg_uint){0};
+        return TD_ARGS_OK;
+    }
     uint64_t hi = a->hi > 0 ? (uint64_t)a->hi : UINT64_MAX;
     if (td_args_uint(value, (uint64_t)a->lo, hi, &to->v)) {
         to->given = true;
         return TD_ARGS_OK;
     }
     if (a->hi > 0)
-        td_report_error(spec->command, "--%s is '%s'; expected a whole number from %.0f to %.0f", a->name, value, a->lo,
-                        a->hi);
+        td_report_error(spec->command, "--%s is '%s'; expected a whole number from %.0f to %.0f%s%s", a->name, value,
+                        a->lo, a->hi, word ? " or " : "", word ? word + 1 : "");
     else
         td_report_error(spec->command, "--%s is '%s'; expected a whole number", a->name, value);
     return TD_ARGS_BAD;

@@ -33,7 +33,8 @@ typedef struct td_arg_texts {
 
 typedef enum td_arg_kind {
     TD_ARG_FLAG,   /* td_arg_flag */
-    TD_ARG_UINT,   /* td_arg_uint, within [lo, hi]; hi 0: any 64-bit number */
+    TD_ARG_UINT,   /* td_arg_uint, within [lo, hi]; hi 0: any 64-bit number. "N|auto" as meta: the word leaves it not
+                      given */
     TD_ARG_FLOAT,  /* td_arg_float, within [lo, hi] */
     TD_ARG_TEXT,   /* td_arg_text */
     TD_ARG_CHOICE, /* td_arg_text, one of `meta`'s words ("f32|bf16") */

@@ -197,7 +197,7 @@ static bool cmd_compare(chat *c, const char *rest) {
         note(c, "(no answer yet)");
         return true;
     }
-    if (c->last.drafted == 0) {
+    if (!c->last.mtp_active) {
         note(c, "(the last answer was decoded plainly; /mtp on)");
         return true;
     }
@@ -335,7 +335,7 @@ static void greet(const chat *c) {
     char count[TD_NUMBER_TEXT_SIZE], line[512];
     snprintf(line, sizeof line, "%s: %s, %s weights, %s; %s%s; seed %llu. /help lists commands.", i->model_path,
              i->family, td_count_text(i->n_params, count, sizeof count), i->weight_format,
-             i->mtp_active ? "drafting with " : "plain: ", i->mtp_active ? i->drafter_format : i->mtp_reason,
+             i->mtp_active ? "drafts by " : "plain: ", i->mtp_active ? i->mtp_kind : i->mtp_reason,
              (unsigned long long)c->answer.request.sampling.seed);
     note(c, line);
 }

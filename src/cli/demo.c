@@ -176,7 +176,8 @@ static void print_total(const demo *d, const total *t) {
     printf("%s, %s on %d thread%s (%s)\n", i->model_path, i->weight_format, i->n_threads, i->n_threads == 1 ? "" : "s",
            i->isa);
     if (i->mtp_active)
-        printf("drafts by %s, %s, up to %u a round\n", i->mtp_kind, i->drafter_format, i->mtp_depth);
+        printf("drafts by %s, %s, up to %u a round%s\n", i->mtp_kind, i->drafter_format, i->mtp_depth,
+               i->mtp_auto ? ", as many as pay" : "");
     else
         printf("no drafts: %s\n", i->mtp_reason);
     printf("  identical: %s\n  tokens a round: %.2f\n  accepted by position: %s\n", t->identical ? "yes" : "NO",

@@ -61,9 +61,9 @@ json_t *td_stats_json(const td_result *r, const td_engine_info *info, uint64_t s
                             counts(r->drafted_at, r->mtp_depth), "seed", (json_int_t)seed);
     json_t *seconds = json_pack("{s:f, s:f, s:f}", "load", info->load_seconds, "prefill", r->prefill_seconds, "decode",
                                 r->decode_seconds);
-    json_t *mtp =
-        json_pack("{s:b, s:s, s:s, s:I}", "active", r->mtp_active, "reason", r->mtp_reason ? r->mtp_reason : "", "kind",
-                  info->mtp_kind ? info->mtp_kind : "", "depth", (json_int_t)r->mtp_depth);
+    json_t *mtp = json_pack("{s:b, s:s, s:s, s:I, s:b}", "active", r->mtp_active, "reason",
+                            r->mtp_reason ? r->mtp_reason : "", "kind", info->mtp_kind ? info->mtp_kind : "", "depth",
+                            (json_int_t)r->mtp_depth, "auto", info->mtp_auto);
     json_object_set_new(out, "tokens_per_second", json_real(td_stats_speed(r)));
     json_object_set_new(out, "peak_memory_mb", json_real(td_peak_memory_mb()));
     json_object_set_new(out, "seconds", seconds);

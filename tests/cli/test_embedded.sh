@@ -5,7 +5,7 @@
 [ -d "$trunk" ] && [ -d "$assistant" ] || fail "no embedded pair in models/"
 
 # one prompt, as text and as JSON
-run 0 run -p "Once upon a time" -n 40
+run 0 run -p "Once upon a time" -n 40 --num-mtp-tokens 4
 [ -s "$tmp/out" ] || fail "no text"
 grep -q "tokens a round" "$tmp/err" || fail "no statistics: $(cat "$tmp/err")"
 text=$(cat "$tmp/out")
@@ -39,7 +39,7 @@ files=$(cat "$trunk"/*.safetensors "$assistant"/*.safetensors | wc -c)
 # a conversation from a script: two turns, the second evaluates only what is new
 printf '%s\n' "Who are you?" "/stats" "Tell me a short story." "/compare" "/mtp off" "And another." "/mtp 2" "One more." \
     "/system You are a pirate." "Hello" "/quit" "never reached" >"$tmp/script"
-run 0 chat --script "$tmp/script" --seed 5 -n 24 --json --temp 0.8
+run 0 chat --script "$tmp/script" --seed 5 -n 24 --json --temp 0.8 --num-mtp-tokens 4
 same "$(wc -l <"$tmp/out")" 6 "JSON objects of five turns and a comparison"
 cp "$tmp/out" "$tmp/all"
 turn() { sed -n "$1p" "$tmp/all" >"$tmp/out"; }
