@@ -14,7 +14,7 @@ static void put(td_answer *a, const char *text, size_t n) {
     if (n == 0 || a->broken)
         return;
     if (fwrite(text, 1, n, stdout) != n)
-        a->broken = true;
+        a->broken = !td_report_flush();
     a->last = text[n - 1];
 }
 
@@ -49,8 +49,7 @@ static bool on_text(void *user, const char *text, size_t n_text, const td_token 
             fputs(a->style.off, stdout);
         }
         put(a, text + coloured, n_text - coloured);
-        if (fflush(stdout) != 0)
-            a->broken = true;
+        a->broken = !td_report_flush() || a->broken;
     }
     return !a->broken && !td_interrupted();
 }

@@ -303,7 +303,7 @@ static void prompt(const chat *c) {
 static void converse(chat *c) {
     char *line = NULL;
     size_t capacity = 0;
-    for (bool go_on = true; go_on && !c->answer.broken;) {
+    for (bool go_on = true; go_on && !ferror(stdout);) {
         prompt(c);
         if (getline(&line, &capacity, c->in) < 0) {
             if (c->interactive)

@@ -84,7 +84,7 @@ static td_status answer_once(const demo *d, const td_token *prompt, size_t n, bo
     td_status st = td_answer_prompt(&a, prompt, n, out, err);
     if (st == TD_OK && out->finish == TD_FINISH_CANCELLED)
         st = td_fail(err, TD_E_CANCELLED, "interrupted");
-    if (stream && a.last != 0 && a.last != '\n')
+    if (stream && a.last != 0 && a.last != '\n' && !a.broken)
         putchar('\n');
     td_session_close(&a.session);
     return st;

@@ -40,8 +40,7 @@ static int unknown(const char *name) {
     return TD_EXIT_USAGE;
 }
 
-int main(int argc, char **argv) {
-    td_signals_install();
+static int run_command(int argc, char **argv) {
     if (argc < 2) {
         td_report_error("tandem", "no command given; 'tandem --help' lists them");
         return TD_EXIT_USAGE;
@@ -57,4 +56,9 @@ int main(int argc, char **argv) {
         if (strcmp(name, commands[i].name) == 0)
             return commands[i].run(argc - 2, argv + 2);
     return unknown(name);
+}
+
+int main(int argc, char **argv) {
+    td_signals_install();
+    return td_report_end(run_command(argc, argv));
 }

@@ -36,11 +36,33 @@ void td_report_note(const char *fmt, ...) {
     va_end(ap);
 }
 
+/* ---- stdout ---- */
+
+static int stdout_error; /* errno of its first failure, 0: none; there is one stdout, and it does not recover */
+
+bool td_report_flush(void) {
+    bool ok = fflush(stdout) == 0 && !ferror(stdout);
+    if (!ok && stdout_error == 0)
+        stdout_error = errno;
+    return ok;
+}
+
+int td_report_end(int rc) {
+    if (td_report_flush() || stdout_error == EPIPE)
+        return rc;
+    td_report_error("tandem", "cannot write to standard output: %s", strerror(stdout_error));
+    return rc == TD_EXIT_OK ? TD_EXIT_FAILURE : rc;
+}
+
+/* ---- failures ---- */
+
 int td_report_failure(td_status status, const td_error *err) {
     if (status == TD_E_CANCELLED && td_interrupted()) {
         td_report_error("tandem", "interrupted");
         return TD_EXIT_INTERRUPTED;
     }
+    if (status == TD_E_CANCELLED && !td_report_flush())
+        return TD_EXIT_OK; /* it was stopped because nobody reads; td_report_end says so where that is a failure */
     bool told = err && err->message[0] != '\0';
     td_report_error("tandem", "%s", told ? err->message : td_status_text(status));
     return TD_EXIT_FAILURE;
@@ -54,10 +76,9 @@ int td_report_json(json_t *value) {
     td_progress_clear();
     int failed = json_dumpf(value, stdout, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
     json_decref(value);
-    if (failed || putchar('\n') == EOF || fflush(stdout) != 0) {
-        if (errno == EPIPE) /* the reader has had enough */
-            return TD_EXIT_OK;
-        td_report_error("tandem", "cannot write to standard output: %s", strerror(errno));
+    putchar('\n');
+    if (td_report_flush() && failed) {
+        td_report_error("tandem", "the result holds text that is not UTF-8, and cannot be written as JSON");
         return TD_EXIT_FAILURE;
     }
     return TD_EXIT_OK;

@@ -22,8 +22,15 @@ int td_report_failure(td_status status, const td_error *err);
 /* A line on stderr for people, not for scripts. */
 void td_report_note(const char *fmt, ...) TD_PRINTF(1, 2);
 
-/* One line of compact JSON on stdout. Takes `value` over (NULL: out of memory). Returns the exit code. */
+/* One line of compact JSON on stdout. Takes `value` over (NULL: out of memory). Returns the exit code; that stdout takes
+ * no more is for td_report_end to say. */
 int td_report_json(json_t *value);
+
+/* Writes out what stdout holds back; false: it takes no more (a full disk, a reader that went away). */
+bool td_report_flush(void);
+/* The last word of a command that ends with `rc`: a stdout that failed makes it TD_EXIT_FAILURE with one line that says
+ * why. A reader that has had enough is no failure. */
+int td_report_end(int rc);
 
 /* "17.3 MiB" into buf; returns buf. */
 const char *td_bytes_text(uint64_t bytes, char *buf, size_t size);

@@ -93,4 +93,20 @@ same "$(value ids)" "$plain_ids" "ids of the quantised pair"
 "$tandem" run --prompt-ids $ids -n 2000 --ignore-eos --model "$vectors/gemma4-dense" --json 2>"$tmp/err" | head -c 1 \
     >/dev/null
 same "${PIPESTATUS[0]}" 0 "exit code after a broken pipe"
+
+# a standard output that cannot be written to is one, whatever writes
+if [ -w /dev/full ]; then
+    full() {
+        "$tandem" "$@" >/dev/full 2>"$tmp/err"
+        same $? 1 "exit code of $1 with a full disk"
+        grep -q "^tandem: cannot write to standard output" "$tmp/err" || fail "$1, full disk: $(cat "$tmp/err")"
+    }
+    full --help
+    full inspect "$vectors/gemma4-dense"
+    full inspect "$vectors/gemma4-dense" --json
+    full run --prompt-ids $ids -n 4 --model "$vectors/gemma4-dense" --json
+    full run -p "Once upon a time" -n 4
+    full demo -p Hello -n 4 --repeats 1
+    full chat --json -n 4 --script <(echo Hello)
+fi
 pass
