@@ -16,8 +16,8 @@
 #include "cli/places.h"
 #include "cli/report.h"
 #include "engine/census.h"
+#include "engine/drafting.h"
 #include "model/families.h"
-#include "text/tokenizer.h"
 
 typedef struct inspect_args {
     td_arg_uint ctx_size, prefill_size, depth;
@@ -30,7 +30,7 @@ static const td_arg table[] = {
     {"ctx-size", 'c', TD_ARG_UINT, I(ctx_size), 16, 16777216, "N",
      "positions to plan memory for (default: the model's, at most 8192)"},
     {"prefill-size", 0, TD_ARG_UINT, I(prefill_size), 1, 8192, "N", "prompt tokens a pass (default 512)"},
-    {"num-mtp-tokens", 0, TD_ARG_UINT, I(depth), 0, TD_MAX_DRAFT, "N", "drafts a round to plan for (default 4)"},
+    {"num-mtp-tokens", 0, TD_ARG_UINT, I(depth), 0, TD_MAX_DRAFT, "N", "drafts a round to plan for (default 8)"},
     {"kv", 0, TD_ARG_CHOICE, I(kv), 0, 0, "f32|bf16", "type of keys and values (default bf16)"},
     {"json", 0, TD_ARG_FLAG, I(json), 0, 0, NULL, "print one JSON object"},
 };
@@ -47,9 +47,9 @@ typedef struct subject {
     /* a trunk's */
     td_backend *be;
     td_model *model;
-    uint32_t n_ctx, pass_rows, margin;
-    uint64_t kv_bytes, scratch_bytes, weight_bytes;
-    char tokenizer[200]; /* one line */
+    uint32_t n_ctx, prefill_rows;
+    uint64_t kv_bytes, memory_bytes, scratch_bytes, weight_bytes;
+    char tokenizer[200], template[200]; /* one line each */
     bool has_tokenizer, has_template;
 } subject;
 
@@ -90,30 +90,34 @@ static void print_layer_types(const subject *s) {
 
 /* ---- opening ---- */
 
+/* Opened, and planned for, as one sequence that the engine runs. */
 static td_status open_trunk(subject *s, td_error *err) {
+    td_engine_options o = td_engine_options_default();
+    if (s->args->depth.given)
+        o.num_mtp_tokens = (uint32_t)s->args->depth.v;
+    s->prefill_rows = s->args->prefill_size.given ? (uint32_t)s->args->prefill_size.v : o.prefill_size;
+    td_decoder_options d = {.max_seqs = 1, .prefill_rows = s->prefill_rows, .max_depth = td_drafting_depth(&o)};
     td_model_options m = td_model_options_default();
+    m.mtp = td_drafting_wants_heads(&o);
+    td_decoder_model_options(&d, &m);
     m.kv_type = s->args->kv.given && strcmp(s->args->kv.v, "f32") == 0 ? TD_KV_F32 : TD_KV_BF16;
-    s->margin = (s->args->depth.given ? (uint32_t)s->args->depth.v : 4) + 1;
-    s->pass_rows = (s->args->prefill_size.given ? (uint32_t)s->args->prefill_size.v : 512) + s->margin;
-    m.max_rows = s->pass_rows;
-    m.max_out = m.max_logits = s->margin;
     TD_TRY(td_backend_ref_open(&s->be, err));
     TD_TRY(td_model_open(&s->model, s->ck, s->be, &m, err));
     const td_model_info *i = &s->model->info;
     uint32_t most = i->n_ctx_train < 8192 ? i->n_ctx_train : 8192;
     s->n_ctx = s->args->ctx_size.given ? (uint32_t)s->args->ctx_size.v : most;
-    s->kv_bytes = td_kv_plan_bytes(&s->model->kv, s->n_ctx, s->pass_rows, s->margin);
-    s->scratch_bytes = i->scratch_bytes + (uint64_t)s->margin * i->n_vocab * 2 * sizeof(float);
+    s->kv_bytes = td_kv_plan_bytes(&s->model->kv, s->n_ctx, m.max_rows, d.max_depth + 1);
+    s->memory_bytes = i->state_bytes + TD_SNAPSHOTS * i->snapshot_bytes;
+    s->scratch_bytes = i->scratch_bytes + (uint64_t)m.max_logits * i->n_vocab * 2 * sizeof(float);
     s->weight_bytes = i->weight_bytes - i->lookup_bytes + i->heap_bytes;
     return TD_OK;
 }
 
 static void look_for_texts(subject *s) {
     char *tokenizer = td_path_join(s->path, "tokenizer.json"), *config = td_path_join(s->path, "tokenizer_config.json");
-    char *template = td_path_join(s->path, "chat_template.jinja");
     td_error err = {0};
     td_tokenizer *t = NULL;
-    s->has_template = template && td_file_exists(template);
+    td_chat_template *c = NULL;
     if (!tokenizer || !config || !td_file_exists(tokenizer)) {
         snprintf(s->tokenizer, sizeof s->tokenizer, "none: the model runs on token ids alone");
     } else if (td_tokenizer_load(&t, tokenizer, td_file_exists(config) ? config : NULL, &err) != TD_OK) {
@@ -122,10 +126,17 @@ static void look_for_texts(subject *s) {
         s->has_tokenizer = true;
         snprintf(s->tokenizer, sizeof s->tokenizer, "tokenizer.json, %zu tokens", td_tokenizer_n_vocab(t));
     }
+    td_status st = td_chat_template_load(&c, s->path, &err);
+    s->has_template = st == TD_OK;
+    if (st == TD_OK)
+        snprintf(s->template, sizeof s->template, "its own%s",
+                 td_chat_template_traits(c, true).uses_tools ? ", for tools too" : "");
+    else
+        snprintf(s->template, sizeof s->template, "%.190s", st == TD_E_NOTFOUND ? "none" : err.message);
+    td_chat_template_close(&c);
     td_tokenizer_close(&t);
     td_free(tokenizer);
     td_free(config);
-    td_free(template);
 }
 
 static td_status open_subject(subject *s, const char *path_or_id, td_error *err) {
@@ -185,26 +196,40 @@ static void print_group(const td_kv_layout *kv, uint32_t g) {
            td_bytes_text(kv->group[g].page_bytes, page, sizeof page), window);
 }
 
+static uint64_t total_bytes(const subject *s) {
+    uint64_t heads = s->model->info.mtp_loaded ? s->model->info.mtp_bytes : 0;
+    return s->weight_bytes + heads + s->kv_bytes + s->memory_bytes + s->scratch_bytes;
+}
+
 static void print_plan(const subject *s) {
     const td_model_info *i = &s->model->info;
-    char text[TD_NUMBER_TEXT_SIZE];
+    char text[TD_NUMBER_TEXT_SIZE], other[TD_NUMBER_TEXT_SIZE];
     long long shared = field(text_config(s), "num_kv_shared_layers");
     printf("\nWhat Tandem does with it\n  keys and values: %s, pages of %u positions\n",
            s->model->kv.type == TD_KV_F32 ? "f32" : "bf16", s->model->kv.page_tokens);
     for (uint32_t g = 0; g < s->model->kv.n_groups; g++)
         print_group(&s->model->kv, g);
+    if (i->snapshot_bytes)
+        printf("  recurrent memory: %s whatever the length, and %s for drafts to be taken back\n",
+               td_bytes_text(i->snapshot_bytes, text, sizeof text),
+               td_bytes_text(i->state_bytes - i->snapshot_bytes, other, sizeof other));
     if (shared > 0)
         printf("  prefill: layers %u to %u share earlier layers' keys and values, and run only for rows whose output "
                "is wanted\n",
                (unsigned)(i->n_layers - shared), i->n_layers - 1);
     printf("  a pass of one row reads %s of weights\n", td_bytes_text(i->row_bytes, text, sizeof text));
-    uint64_t total = s->weight_bytes + s->kv_bytes + s->scratch_bytes, available = td_memory_available();
-    printf("  memory at %u positions, %u prompt tokens a pass\n", s->n_ctx, s->pass_rows - s->margin);
+    uint64_t total = total_bytes(s), available = td_memory_available();
+    printf("  memory at %u positions, %u prompt tokens a pass\n", s->n_ctx, s->prefill_rows);
     printf("    %-24s %12s\n", "weights", td_bytes_text(s->weight_bytes, text, sizeof text));
+    if (i->mtp_loaded)
+        printf("    %-24s %12s\n", "draft heads", td_bytes_text(i->mtp_bytes, text, sizeof text));
     if (i->lookup_bytes)
         printf("    %-24s %12s  (read a row at a time, may stay on disk)\n", "tables",
                td_bytes_text(i->lookup_bytes, text, sizeof text));
     printf("    %-24s %12s\n", "keys and values", td_bytes_text(s->kv_bytes, text, sizeof text));
+    if (s->memory_bytes)
+        printf("    %-24s %12s  (with up to %u snapshots)\n", "recurrent memory",
+               td_bytes_text(s->memory_bytes, text, sizeof text), TD_SNAPSHOTS);
     printf("    %-24s %12s\n", "passes", td_bytes_text(s->scratch_bytes, text, sizeof text));
     printf("    %-24s %12s", "together", td_bytes_text(total, text, sizeof text));
     printf(", of %s available: %s\n", td_bytes_text(available, text, sizeof text),
@@ -218,6 +243,24 @@ static void print_head(const subject *s) {
            td_bytes_text(td_checkpoint_file_bytes(s->ck), bytes, sizeof bytes));
 }
 
+/* Families spell it differently. */
+static long long experts_used(const json_t *c) {
+    return field(c, json_object_get(c, "top_k_experts") ? "top_k_experts" : "num_experts_per_tok");
+}
+
+static void print_heads(const subject *s) {
+    const td_model_info *i = &s->model->info;
+    if (i->has_mtp)
+        printf("  draft heads: inside the checkpoint (%u tensors)%s\n", s->census.n_draft_tensors,
+               i->mtp_loaded ? "" : ", left alone");
+    else if (i->mtp_promised || s->census.n_draft_tensors > 0)
+        printf("  draft heads: none that can run: %s\n", i->mtp_reason);
+    else if (strcmp(i->family, "gemma4") == 0)
+        printf("  draft heads: none inside; takes an assistant made for a trunk of width %u\n", i->n_embd);
+    else
+        printf("  draft heads: none inside\n");
+}
+
 static void print_trunk(const subject *s) {
     const td_model_info *i = &s->model->info;
     const json_t *c = text_config(s);
@@ -228,14 +271,10 @@ static void print_trunk(const subject *s) {
     if (field(c, "hidden_size_per_layer_input") > 0)
         printf("  per-layer inputs of %lld\n", field(c, "hidden_size_per_layer_input"));
     if (field(c, "num_experts") > 0)
-        printf("  %lld experts, %lld a token\n", field(c, "num_experts"), field(c, "top_k_experts"));
+        printf("  %lld experts, %lld a token\n", field(c, "num_experts"), experts_used(c));
     printf("  tensors left alone: %u\n", i->n_skipped);
-    if (i->has_mtp || s->census.n_draft_tensors > 0)
-        printf("  draft heads: inside the checkpoint (%u tensors)\n", s->census.n_draft_tensors);
-    else
-        printf("  draft heads: none inside; takes an assistant made for a trunk of width %u\n", i->n_embd);
-    printf("  tokenizer: %s\n  chat template: %s\n", s->tokenizer,
-           s->has_template ? "chat_template.jinja" : "none of its own");
+    print_heads(s);
+    printf("  tokenizer: %s\n  chat template: %s\n", s->tokenizer, s->template);
     print_census(&s->census);
     print_plan(s);
 }
@@ -297,20 +336,26 @@ static json_t *kv_json(const td_kv_layout *kv) {
 
 static void add_trunk_json(const subject *s, json_t *out) {
     const td_model_info *i = &s->model->info;
+    const json_t *c = text_config(s);
     json_object_set_new(out, "family", json_string(i->family));
     json_object_set_new(out, "weight_format", json_string(i->weight_format));
-    json_object_set_new(out, "shape",
-                        json_pack("{s:I, s:I, s:I, s:I, s:o, s:I}", "layers", (json_int_t)i->n_layers, "width",
-                                  (json_int_t)i->n_embd, "vocabulary", (json_int_t)i->n_vocab, "context",
-                                  (json_int_t)i->n_ctx_train, "layer_types", layer_types(s), "kv_shared_layers",
-                                  (json_int_t)field(text_config(s), "num_kv_shared_layers")));
+    json_object_set_new(
+        out, "shape",
+        json_pack("{s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I}", "layers", (json_int_t)i->n_layers, "width",
+                  (json_int_t)i->n_embd, "vocabulary", (json_int_t)i->n_vocab, "context", (json_int_t)i->n_ctx_train,
+                  "layer_types", layer_types(s), "kv_shared_layers", (json_int_t)field(c, "num_kv_shared_layers"),
+                  "experts", (json_int_t)field(c, "num_experts"), "experts_per_token", (json_int_t)experts_used(c)));
+    json_object_set_new(
+        out, "draft_heads",
+        json_pack("{s:b, s:b, s:s}", "inside", i->has_mtp, "used", i->mtp_loaded, "reason", i->mtp_reason));
     json_object_set_new(out, "left_alone", json_integer(i->n_skipped));
     json_object_set_new(out, "kv", kv_json(&s->model->kv));
     json_object_set_new(out, "memory",
-                        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "ctx_size", (json_int_t)s->n_ctx, "weights",
-                                  (json_int_t)s->weight_bytes, "tables", (json_int_t)i->lookup_bytes, "kv",
-                                  (json_int_t)s->kv_bytes, "scratch", (json_int_t)s->scratch_bytes, "total",
-                                  (json_int_t)(s->weight_bytes + s->kv_bytes + s->scratch_bytes), "available",
+                        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "ctx_size", (json_int_t)s->n_ctx,
+                                  "weights", (json_int_t)s->weight_bytes, "tables", (json_int_t)i->lookup_bytes, "kv",
+                                  (json_int_t)s->kv_bytes, "recurrent", (json_int_t)s->memory_bytes, "draft_heads",
+                                  (json_int_t)(i->mtp_loaded ? i->mtp_bytes : 0), "scratch",
+                                  (json_int_t)s->scratch_bytes, "total", (json_int_t)total_bytes(s), "available",
                                   (json_int_t)(td_memory_available() & INT64_MAX)));
     json_object_set_new(out, "row_bytes", json_integer((json_int_t)i->row_bytes));
 }

@@ -22,8 +22,8 @@ int td_report_failure(td_status status, const td_error *err);
 /* A line on stderr for people, not for scripts. */
 void td_report_note(const char *fmt, ...) TD_PRINTF(1, 2);
 
-/* One line of compact JSON on stdout. Takes `value` over (NULL: out of memory). Returns the exit code; that stdout takes
- * no more is for td_report_end to say. */
+/* One line of compact JSON on stdout. Takes `value` over (NULL: out of memory). Returns the exit code; that stdout
+ * takes no more is for td_report_end to say. */
 int td_report_json(json_t *value);
 
 /* Writes out what stdout holds back; false: it takes no more (a full disk, a reader that went away). */

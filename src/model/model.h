@@ -37,7 +37,7 @@ typedef struct td_model_info {
     uint64_t weight_bytes;   /* bytes of weights in use, as they lie in the files */
     uint64_t lookup_bytes;   /* of those, tables read a row at a time (embeddings that are no head); may stay on disk */
     uint64_t row_bytes;      /* bytes of weights that a pass of one row reads */
-    uint64_t heap_bytes;     /* allocated for converted weights */
+    uint64_t heap_bytes;     /* allocated for converted weights; heads not counted */
     uint64_t scratch_bytes;  /* allocated for passes */
     char weight_format[48];  /* of most of the trunk's matrices, as td_matrix_describe says it */
     uint32_t n_skipped;      /* tensors left alone knowingly (vision, audio, unused K/V of shared layers) */
@@ -46,7 +46,7 @@ typedef struct td_model_info {
     bool mtp_promised;       /* its config or its files speak of heads */
     bool has_mtp;            /* the checkpoint holds heads of its own */
     bool mtp_loaded;         /* and they were asked for: ops->heads can run */
-    uint64_t mtp_bytes;      /* weights of the loaded heads (shared embedding and head not counted) */
+    uint64_t mtp_bytes;      /* weights of the loaded heads, in files and allocated (shared tables not counted) */
     char mtp_format[48];     /* of most of their matrices */
     char mtp_reason[240];    /* why has_mtp is false; "" when it is true */
 } td_model_info;

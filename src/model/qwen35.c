@@ -404,7 +404,6 @@ static td_status load_head(qwen35 *g, const td_checkpoint *ck, bool raw, td_erro
     TD_TRY(td_qwen35_head_load(&g->head, ck, &g->c, raw, o->mtp_bits ? o->mtp_bits : 16, &t, err));
     info->mtp_loaded = true;
     info->mtp_bytes = t.weight_bytes + t.heap_bytes;
-    info->heap_bytes += t.heap_bytes;
     td_matrix_describe(&g->head.fc, info->mtp_format, sizeof info->mtp_format);
     return TD_OK;
 }

@@ -63,6 +63,21 @@ run 0 run --prompt-ids $ids -n 6 --ignore-eos --json --model "$vectors/gemma4-de
 run 0 run --prompt-ids $ids -n 6 --ignore-eos --json --model "$vectors/gemma4-dense" --logit-bias 77=1000
 is ids '[77,77,77,77,77,77]'
 
+# what inspect says is what run does
+run 0 inspect "$vectors/qwen35-moe" --json
+is shape.experts_per_token 2
+is draft_heads.used true
+is left_alone 0
+[ "$(value memory.recurrent)" -gt 0 ] || fail "no recurrent memory in the plan"
+same "$(value memory.total)" $(($(value memory.weights) + $(value memory.draft_heads) + $(value memory.kv) + \
+    $(value memory.recurrent) + $(value memory.scratch))) "total of the memory plan"
+run 0 inspect "$vectors/qwen35-moe"
+grep -q "8 experts, 2 a token" "$tmp/out" || fail "experts for people"
+grep -q "recurrent memory" "$tmp/out" || fail "recurrent memory for people"
+run 0 inspect "$vectors/qwen35-moe" --num-mtp-tokens 0 --json
+is draft_heads.used false
+is left_alone 19
+
 # quantise, look, run
 run 0 quantize "$vectors/gemma4-moe" "$tmp/moe-4bit" --bits 4 --json
 [ "$(value bytes_after)" -lt "$(value bytes_before)" ] || fail "quantising made it larger"
