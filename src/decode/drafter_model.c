@@ -3,26 +3,33 @@
  * A sequence here is tokens and the keys of the first of them. A draft first brings it to the trunk's tokens: keys of
  * what both share stay (accepted drafts among them), the rest goes. Then every pass feeds each sequence what it holds
  * without keys and draws the next token, which thereby is the next to be fed: in the first pass that is all that is new
- * of the text, in later ones the token just drawn. What does not fit into one pass is fed before, keys and values only.
+ * of the text, in later ones the token just drawn.
+ *
+ * A sequence that has more to read than a round of drafts adds, as at a new prompt, reads: one pass a call, keys and
+ * values only, and drafts nothing until it is through. So a long prompt holds up neither its own text nor its
+ * neighbours for longer than a pass, and what reading costs is not taken for what drafts cost (depth.h).
  *
  * A recurrent memory cannot be cut. Only the text goes into it; drafts go into a copy, which is thrown away, so what is
- * accepted is read again with the next draft's first pass, where it rides with the newest token. The other way, to feed
- * all drafts anew as tentative rows of every pass, needs no copy but a number of rows that grows with the square of the
- * depth. */
+ * accepted is read again with the next draft's first pass, where it rides with the newest token. (A text that is cut
+ * goes on from where a pass of its prompt ended.) The other way, to feed all drafts anew as tentative rows of every
+ * pass, needs no copy but a number of rows that grows with the square of the depth. */
 #include "decode/drafter_model.h"
 
 #include <string.h>
 
 #include "base/alloc.h"
+#include "cache/snapshot.h"
 #include "decode/prefix.h"
 
-#define MARGIN (TD_MAX_DRAFT + 1u)
+#define ROUND (1u + TD_MAX_DRAFT) /* tokens that a round adds at most */
+#define SNAPSHOTS 4u              /* of a recurrent memory */
 
 typedef struct reader {
     td_kv_seq *kv;
-    td_token *tokens;    /* [n_ctx + TD_MAX_DRAFT] */
-    uint32_t n, n_text;  /* tokens; of them the text as it was last seen, the rest are drafts */
-    void *memory, *copy; /* of a recurrent model: after the first td_kv_seq_length(kv) tokens; with drafts */
+    td_token *tokens;        /* [n_ctx + TD_MAX_DRAFT] */
+    uint32_t n, n_text;      /* tokens; of them the text as it was last seen, the rest are drafts */
+    void *memory, *copy;     /* of a recurrent model: after the first td_kv_seq_length(kv) tokens; with drafts */
+    td_snapshots *snapshots; /* likewise: where a prompt's passes ended */
 } reader;
 
 typedef struct model_drafter {
@@ -31,7 +38,7 @@ typedef struct model_drafter {
     td_model *model;
     td_kv_pool *pool;
     td_sampler *sampler;
-    uint32_t *live; /* [max_seqs] batch index of each sequence still drafting */
+    uint32_t *live, *far; /* [max_seqs] batch index of each sequence that is still drafting, that only reads */
     /* The pass being laid out, its arrays, and the sequences in it. */
     td_pass pass;
     td_token *token;   /* [max_rows] */
@@ -63,6 +70,7 @@ static void close_seq(td_drafter *base, void *state) {
         be->ops->free(be, s->memory);
     if (s->copy)
         be->ops->free(be, s->copy);
+    td_snapshots_close(&s->snapshots);
     td_free(s);
 }
 
@@ -75,7 +83,7 @@ static td_status open_memory(model_drafter *d, reader *s, td_error *err) {
     if (!s->memory || !s->copy)
         return td_fail(err, TD_E_NOMEM, "out of memory for a draft model's recurrent memory (%zu bytes)", bytes);
     d->model->ops->state_reset(d->model, s->memory);
-    return TD_OK;
+    return td_snapshots_open(&s->snapshots, d->model, SNAPSHOTS, err);
 }
 
 static td_status open_seq(td_drafter *base, void **state, td_error *err) {
@@ -89,7 +97,7 @@ static td_status open_seq(td_drafter *base, void **state, td_error *err) {
         s->tokens ? TD_OK
                   : td_fail(err, TD_E_NOMEM, "out of memory for a draft model's sequence of %u tokens", d->opt.n_ctx);
     if (st == TD_OK)
-        st = td_kv_seq_open(&s->kv, d->pool, d->opt.n_ctx + TD_MAX_DRAFT, MARGIN, err);
+        st = td_kv_seq_open(&s->kv, d->pool, d->opt.n_ctx + TD_MAX_DRAFT, ROUND, err);
     if (st == TD_OK)
         st = open_memory(d, s, err);
     if (st != TD_OK) {
@@ -103,27 +111,49 @@ static td_status open_seq(td_drafter *base, void **state, td_error *err) {
 static void forget(model_drafter *d, reader *s) {
     td_kv_seq_clear(s->kv);
     s->n = s->n_text = 0;
-    if (s->memory)
-        d->model->ops->state_reset(d->model, s->memory);
+    if (!s->memory)
+        return;
+    d->model->ops->state_reset(d->model, s->memory);
+    td_snapshots_forget(s->snapshots, 0);
 }
 
-/* Goes back to `keep` tokens, or to none where that cannot be. */
+/* A recurrent memory goes back to the latest snapshot; returns the tokens that are in it. */
+static uint32_t restore(model_drafter *d, reader *s, uint32_t keep) {
+    td_snapshots_forget(s->snapshots, keep);
+    const td_snapshot *p = td_snapshots_find(s->snapshots, keep);
+    if (!p)
+        return 0;
+    d->model->ops->state_copy(d->model, s->memory, p->state);
+    return p->position;
+}
+
+/* Goes back to the first `keep` tokens, or as few fewer as can be. */
 static void rewind_to(model_drafter *d, reader *s, uint32_t keep) {
-    uint32_t have = td_kv_seq_length(s->kv);
-    if (keep == have)
+    if (keep == td_kv_seq_length(s->kv))
         return;
-    if (keep == 0 || s->memory || !td_kv_seq_can_rewind(s->kv, keep))
+    if (s->memory)
+        keep = restore(d, s, keep);
+    if (keep == 0 || !td_kv_seq_can_rewind(s->kv, keep))
         forget(d, s);
     else
         td_kv_seq_set_length(s->kv, keep);
 }
 
+/* A recurrent memory is kept as it stands. */
+static void take_snapshot(model_drafter *d, reader *s) {
+    td_snapshot *made = s->memory ? td_snapshots_make(s->snapshots, td_kv_seq_length(s->kv)) : NULL;
+    if (!made)
+        return;
+    d->model->ops->state_copy(d->model, made->state, s->memory);
+    td_snapshots_keep(s->snapshots, made, NULL);
+}
+
 /* The sequence becomes the text of the draft, with the keys that still hold; the newest token has none, so that it is
  * fed and gives its logits. */
 static void follow_text(model_drafter *d, reader *s, const td_draft *b) {
-    uint32_t keep = td_prefix_shared(s->tokens, td_kv_seq_length(s->kv), s->n_text, b->tokens, b->n_tokens - 1);
-    rewind_to(d, s, keep);
-    uint32_t have = td_kv_seq_length(s->kv);
+    uint32_t have = td_kv_seq_length(s->kv), agreed = have < s->n_text ? have : s->n_text;
+    rewind_to(d, s, td_prefix_shared(s->tokens, have, agreed, b->tokens, b->n_tokens - 1));
+    have = td_kv_seq_length(s->kv);
     memcpy(s->tokens + have, b->tokens + have, (b->n_tokens - have) * sizeof *s->tokens);
     s->n = s->n_text = b->n_tokens;
 }
@@ -174,24 +204,19 @@ static td_status run_pass(model_drafter *d, td_error *err) {
     return TD_OK;
 }
 
-/* Reads what would not fit into one pass with the newest tokens. */
-static td_status catch_up(model_drafter *d, const td_draft *batch, uint32_t n, td_error *err) {
-    uint32_t most = d->model->opt.max_rows;
-    for (;;) {
-        uint64_t total = 0;
-        for (uint32_t r = 0; r < n; r++)
-            total += unread(batch[d->live[r]].state);
-        if (total <= most)
-            return TD_OK;
-        begin_pass(d);
-        for (uint32_t r = 0; r < n && d->pass.n_rows < most; r++) {
-            reader *s = batch[d->live[r]].state;
-            uint32_t room = most - d->pass.n_rows, rows = unread(s) - 1;
-            if (rows)
-                TD_TRY(add_rows(d, s, rows < room ? rows : room, false, err));
-        }
-        TD_TRY(run_pass(d, err));
+/* A pass of keys and values for the sequences that only read, the newest token left for their first draft. */
+static td_status read_on(model_drafter *d, const td_draft *batch, uint32_t n, td_error *err) {
+    begin_pass(d);
+    for (uint32_t r = 0; r < n; r++) {
+        reader *s = batch[d->far[r]].state;
+        uint32_t room = d->model->opt.max_rows - d->pass.n_rows, rows = unread(s) - 1;
+        if (room)
+            TD_TRY(add_rows(d, s, rows < room ? rows : room, false, err));
     }
+    TD_TRY(run_pass(d, err));
+    for (uint32_t i = 0; i < d->pass.n_seq; i++)
+        take_snapshot(d, d->readers[i]);
+    return TD_OK;
 }
 
 /* Feeds every live sequence what it has not read: the text's end, or the draft before the j-th. */
@@ -235,7 +260,6 @@ static td_status draw(model_drafter *d, td_draft *batch, uint32_t n, uint32_t j,
 }
 
 static td_status draft_all(model_drafter *d, td_draft *batch, uint32_t live, td_error *err) {
-    TD_TRY(catch_up(d, batch, live, err));
     for (uint32_t j = 0; live > 0; j++) {
         TD_TRY(step(d, batch, live, j, err));
         TD_TRY(draw(d, batch, live, j, &live, err));
@@ -245,15 +269,20 @@ static td_status draft_all(model_drafter *d, td_draft *batch, uint32_t live, td_
 
 static td_status draft(td_drafter *base, td_draft *batch, uint32_t n, td_error *err) {
     model_drafter *d = (model_drafter *)base;
-    uint32_t live = 0;
+    uint32_t live = 0, far = 0;
     for (uint32_t i = 0; i < n; i++) {
         batch[i].n_out = 0;
         if (batch[i].n_tokens > d->opt.n_ctx)
             continue;
         follow_text(d, batch[i].state, &batch[i]);
-        d->live[live++] = i;
+        if (unread(batch[i].state) > ROUND)
+            d->far[far++] = i;
+        else
+            d->live[live++] = i;
     }
-    td_status st = live ? draft_all(d, batch, live, err) : TD_OK;
+    td_status st = far ? read_on(d, batch, far, err) : TD_OK;
+    if (st == TD_OK)
+        st = draft_all(d, batch, live, err);
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t j = 0; j < batch[i].n_out; j++)
             td_history_remove(batch[i].history, batch[i].out[j]);
@@ -269,7 +298,7 @@ static td_status draft(td_drafter *base, td_draft *batch, uint32_t n, td_error *
 
 static void close_drafter(td_drafter *base) {
     model_drafter *d = (model_drafter *)base;
-    void *const parts[] = {d->live,   d->token,  d->pos,    d->row_seq, d->readers,
+    void *const parts[] = {d->live,   d->far,    d->token,  d->pos,     d->row_seq,   d->readers,
                            d->memory, d->n_rows, d->n_keys, d->out_row, d->logits_out};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         td_free(parts[i]);
@@ -287,7 +316,8 @@ static td_status open_model(model_drafter *d, td_checkpoint *ck, td_backend *be,
     td_model_options m = td_model_options_default();
     m.kv_type = d->opt.kv_type;
     m.page_tokens = d->opt.page_tokens;
-    m.max_rows = d->opt.prefill_rows + d->opt.max_seqs;
+    uint32_t newest = d->opt.max_seqs * ROUND;
+    m.max_rows = d->opt.prefill_rows > newest ? d->opt.prefill_rows : newest;
     m.max_out = m.max_logits = d->opt.max_seqs;
     m.max_tentative = 0;
     m.log = d->opt.log;
@@ -302,6 +332,7 @@ static td_status open_model(model_drafter *d, td_checkpoint *ck, td_backend *be,
 static td_status alloc_arrays(model_drafter *d, td_error *err) {
     uint32_t n = d->opt.max_seqs, rows = d->model->opt.max_rows;
     d->live = td_calloc(n, sizeof *d->live);
+    d->far = td_calloc(n, sizeof *d->far);
     d->token = td_calloc(rows, sizeof *d->token);
     d->pos = td_calloc(rows, sizeof *d->pos);
     d->row_seq = td_calloc(rows, sizeof *d->row_seq);
@@ -313,8 +344,8 @@ static td_status alloc_arrays(model_drafter *d, td_error *err) {
     d->logits_out = td_calloc(n, sizeof *d->logits_out);
     d->hidden = td_malloc_aligned((size_t)n * d->model->info.n_embd * sizeof(float));
     d->logits = td_malloc_aligned((size_t)n * d->model->info.n_vocab * sizeof(float));
-    bool ok = d->live && d->token && d->pos && d->row_seq && d->readers && d->memory && d->n_rows && d->n_keys &&
-              d->out_row && d->logits_out && d->hidden && d->logits;
+    bool ok = d->live && d->far && d->token && d->pos && d->row_seq && d->readers && d->memory && d->n_rows &&
+              d->n_keys && d->out_row && d->logits_out && d->hidden && d->logits;
     for (uint32_t g = 0; g < d->model->kv.n_groups; g++) {
         d->pages[g] = td_calloc(n, sizeof *d->pages[g]);
         ok = ok && d->pages[g];
@@ -342,8 +373,8 @@ static void set_up_pass(model_drafter *d) {
 static void describe(model_drafter *d) {
     const td_model_info *info = &d->model->info;
     uint64_t tokens = (uint64_t)d->opt.n_ctx + TD_MAX_DRAFT;
-    uint64_t seq = td_kv_plan_bytes(&d->model->kv, (uint32_t)tokens, d->model->opt.max_rows, MARGIN) +
-                   2 * info->state_bytes + tokens * sizeof(td_token);
+    uint64_t seq = td_kv_plan_bytes(&d->model->kv, (uint32_t)tokens, d->model->opt.max_rows, ROUND) +
+                   2 * info->state_bytes + SNAPSHOTS * info->snapshot_bytes + tokens * sizeof(td_token);
     d->base.weight_bytes = info->weight_bytes;
     d->base.heap_bytes = info->heap_bytes + info->scratch_bytes +
                          d->opt.max_seqs * (seq + (info->n_embd + (uint64_t)info->n_vocab) * sizeof(float));
@@ -351,11 +382,12 @@ static void describe(model_drafter *d) {
 }
 
 static td_status check_options(const td_drafter_model_options *o, td_error *err) {
-    if (o->max_seqs < 1 || o->prefill_rows < 1 || o->n_ctx < 1 || o->n_ctx > INT32_MAX - MARGIN)
+    if (o->max_seqs < 1 || o->max_seqs > INT32_MAX / ROUND || o->prefill_rows < 1 || o->n_ctx < 1 ||
+        o->n_ctx > INT32_MAX - ROUND)
         return td_fail(err, TD_E_ARG,
                        "a draft model of %u sequences of %u tokens, %u rows a pass; expected at least 1 of each, and "
                        "at most %u tokens",
-                       o->max_seqs, o->n_ctx, o->prefill_rows, INT32_MAX - MARGIN);
+                       o->max_seqs, o->n_ctx, o->prefill_rows, INT32_MAX - ROUND);
     return TD_OK;
 }
 

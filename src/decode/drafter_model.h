@@ -1,7 +1,8 @@
 /* drafter_model.h - a whole smaller model of the trunk's vocabulary as drafter.
  *
  * It reads the text itself: keys, values and recurrent memory of its own for every sequence. Tokens that it drafted and
- * that were accepted it has read already. Of a trunk's own checkpoint it drafts exactly what the trunk will say. */
+ * that were accepted it has read already. A new prompt it reads one pass a draft() and drafts nothing meanwhile. Of a
+ * trunk's own checkpoint it drafts exactly what the trunk will say. */
 #ifndef TD_DECODE_DRAFTER_MODEL_H
 #define TD_DECODE_DRAFTER_MODEL_H
 
@@ -10,7 +11,7 @@
 typedef struct td_drafter_model_options {
     uint32_t max_seqs;     /* sequences of a round */
     uint32_t n_ctx;        /* positions that a sequence may reach; behind them nothing is drafted */
-    uint32_t prefill_rows; /* rows a pass in which it reads what it does not know; default 512 */
+    uint32_t prefill_rows; /* rows of a pass in which it reads a prompt; default 512 */
     td_kv_type kv_type;    /* default TD_KV_BF16 */
     uint32_t page_tokens;  /* default 64 */
     const td_log *log;

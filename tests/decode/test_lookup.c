@@ -184,7 +184,7 @@ static td_drafter *open_lookup(uint32_t max_seqs) {
 /* What is drafted after `text`, of its own index. */
 static uint32_t draft_after(const td_token *text, uint32_t n, uint32_t depth, td_token *out) {
     td_drafter *d = open_lookup(1);
-    td_draft b = {.tokens = text, .n_tokens = n, .is_end = ends_at_9, .depth = depth, .out = out};
+    td_draft b = {.tokens = text, .n_tokens = n, .is_end = ends_at_9, .depth = depth, .out = out, .n_out = 5};
     ASSERT_OK(d->ops->open_seq(d, &b.state, err));
     ASSERT_OK(d->ops->draft(d, &b, 1, err));
     d->ops->close_seq(d, b.state);
