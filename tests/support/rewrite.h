@@ -45,7 +45,8 @@ static inline void rewrite_open(rewrite *w, const char *name) {
     ASSERT_OK(td_file_read(fixture_path(name, "config.json", path, sizeof path), 1 << 20, &text, &size, err));
     ASSERT_OK(td_json_parse(text, size, 64, path, &w->config, err));
     td_free(text);
-    snprintf(w->dir, sizeof w->dir, "/tmp/tandem-rewrite-XXXXXX");
+    /* memory, where there is such a place: the writer waits for the disk */
+    snprintf(w->dir, sizeof w->dir, "%s/tandem-rewrite-XXXXXX", td_dir_exists("/dev/shm") ? "/dev/shm" : "/tmp");
     assert_non_null(mkdtemp(w->dir));
 }
 
@@ -118,8 +119,8 @@ static inline json_t *rewrite_text(rewrite *w) {
 }
 
 /* Replaces a matrix (or a stack of them) by the tensors of an MLX conversion. False when its rows do not divide. */
-static inline bool rewrite_quantize_one(rewrite *w, size_t i, unsigned bits, unsigned group) {
-    td_tensor t = w->tensor[i];
+static inline bool rewrite_quantize_one(rewrite *w, const td_tensor *which, unsigned bits, unsigned group) {
+    td_tensor t = *which;
     uint64_t n_in = t.n_dims ? t.dim[t.n_dims - 1] : 0;
     if (t.n_dims < 2 || n_in % group || t.dtype != TD_DTYPE_F32)
         return false;
@@ -153,12 +154,11 @@ static inline bool rewrite_quantize_one(rewrite *w, size_t i, unsigned bits, uns
 
 /* All matrices whose rows divide, and the "quantization" object that says so. Returns how many. */
 static inline size_t rewrite_quantize(rewrite *w, unsigned bits, unsigned group) {
-    size_t done = 0;
-    for (size_t i = 0, left = w->n; left; left--) /* a quantised one is replaced by another in its place */
-        if (rewrite_quantize_one(w, i, bits, group))
-            done++;
-        else
-            i++;
+    size_t done = 0, n = w->n;
+    td_tensor before[REWRITE_MAX_TENSORS];
+    memcpy(before, w->tensor, n * sizeof before[0]);
+    for (size_t i = 0; i < n; i++)
+        done += rewrite_quantize_one(w, rewrite_find(w, before[i].name), bits, group);
     json_object_set_new(w->config, "quantization", json_pack("{s:i,s:i}", "group_size", group, "bits", bits));
     return done;
 }
