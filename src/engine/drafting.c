@@ -24,6 +24,14 @@ td_status td_drafting_check(const td_engine_options *o, td_error *err) {
         return td_fail(err, TD_E_ARG, "drafting with heads was both asked for and switched off");
     if (o->assistant && o->draft_model)
         return td_fail(err, TD_E_ARG, "both an assistant and a draft model were given, expected one of them");
+    if (o->mtp && o->draft_model)
+        return td_fail(err, TD_E_ARG, "both draft heads and a draft model were asked for, expected one of them");
+    if (o->mtp_bits && o->draft_model)
+        return td_fail(err, TD_E_ARG, "a width of draft heads was given, but a draft model runs as it is stored");
+    if (o->mtp_shortlist && (o->assistant || o->draft_model))
+        return td_fail(err, TD_E_ARG,
+                       "a shortlist was given, but only heads inside a checkpoint have one, and %s drafts",
+                       o->assistant ? "an assistant" : "a draft model");
     return TD_OK;
 }
 
@@ -125,6 +133,17 @@ static void explain(td_engine *e, const td_engine_options *o) {
                  "(--mtp-assistant-model), a draft model (--draft-model) nor --lookup was asked for");
 }
 
+/* Settings of heads that there are none of. A promise that the files do not keep has been warned of. */
+static td_status check_heads(const td_engine *e, const td_engine_options *o, td_error *err) {
+    const td_model_info *info = &e->model->info;
+    if (info->mtp_promised || o->no_mtp || !(o->mtp || o->mtp_bits || o->mtp_shortlist))
+        return TD_OK;
+    const char *option = o->mtp ? "--mtp" : o->mtp_bits ? "--mtp-bits" : "--mtp-shortlist";
+    return td_fail(err, TD_E_MODEL, "%s: %s, but the checkpoint holds no draft heads (family %s)%s", e->trunk_path,
+                   option, info->family,
+                   strcmp(info->family, "gemma4") == 0 ? "; give its assistant with --mtp-assistant-model" : "");
+}
+
 static td_status open_drafter(td_engine *e, const td_engine_options *o, td_error *err) {
     const td_model_info *info = &e->model->info;
     if (o->assistant)
@@ -133,10 +152,8 @@ static td_status open_drafter(td_engine *e, const td_engine_options *o, td_error
         TD_TRY(open_draft_model(e, o, err));
     else if (info->mtp_loaded)
         TD_TRY(open_heads(e, o, err));
-    else if (o->mtp && !info->mtp_promised)
-        return td_fail(err, TD_E_MODEL, "%s: --mtp, but the checkpoint holds no draft heads (family %s)%s",
-                       e->trunk_path, info->family,
-                       strcmp(info->family, "gemma4") == 0 ? "; give its assistant with --mtp-assistant-model" : "");
+    else
+        TD_TRY(check_heads(e, o, err));
     return o->lookup ? open_lookup(e, err) : TD_OK;
 }
 

@@ -71,6 +71,14 @@ run 0 run "${ids[@]}" --memory-limit-mb 1 --ignore-memory --model "$vectors/gemm
 
 # drafters that are not there or not this trunk's
 run 1 run "${ids[@]}" --mtp --model "$vectors/gemma4-dense" && says "--mtp" "no draft heads"
+run 1 run "${ids[@]}" --mtp-bits 4 --model "$vectors/gemma4-dense" && says "--mtp-bits" "no draft heads"
+run 1 run "${ids[@]}" --mtp-shortlist 9 --model "$vectors/gemma4-dense" && says "--mtp-shortlist" "no draft heads"
+run 1 run "${ids[@]}" --mtp-shortlist 9 --model "$vectors/gemma4-dense" \
+    --mtp-assistant-model "$vectors/gemma4-dense-assistant" && says "shortlist" "an assistant drafts"
+run 1 run "${ids[@]}" --mtp --model "$vectors/gemma4-dense" --draft-model "$vectors/gemma4-dense" &&
+    says "draft heads" "draft model"
+run 1 run "${ids[@]}" --mtp-bits 4 --model "$vectors/gemma4-dense" --draft-model "$vectors/gemma4-dense" &&
+    says "draft model"
 run 1 run "${ids[@]}" --model "$vectors/gemma4-dense" --mtp-assistant-model "$tmp/nowhere" && says "nowhere"
 run 1 run "${ids[@]}" --model "$vectors/gemma4-dense" --mtp-assistant-model "$vectors/gemma4-moe" && says "gemma4-moe"
 run 1 run "${ids[@]}" --model "$vectors/gemma4-dense" --mtp-assistant-model "$vectors/gemma4-ple-assistant" &&
