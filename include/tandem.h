@@ -1,4 +1,4 @@
-/* tandem.h - the public C API of libtandem: statuses and errors.
+/* tandem.h - the public C API of libtandem: open a model with its drafter, talk to it in sessions.
  *
  * Conventions of every function in this library
  *   - A function that can fail returns td_status: TD_OK (0) or a negative code. It is must-check.
@@ -89,16 +89,16 @@ typedef struct td_engine_options {
                               * the file has them (heads in the checkpoint) */
     uint32_t mtp_shortlist;  /* heads in the checkpoint score this many words; 0: all. Changes speed, never text */
     bool mtp_random_weights; /* tests: the assistant's weights are replaced by noise; changes speed, never text */
-    uint32_t n_ctx;          /* positions a sequence may reach; 0: what the model was made for, at most 8192 */
-    uint32_t prefill_size;   /* prompt rows a pass; default 512 */
-    bool kv_f32;             /* keys and values in f32 rather than bf16 */
-    uint32_t kv_page;        /* positions a KV page; default 64 */
-    int n_threads;           /* 0: all usable processors */
-    const char *isa;         /* "auto", "generic", "avx2", "avx512", or "reference" */
-    bool pin;                /* bind threads to processors */
-    bool float_activations;  /* quantised weights meet f32 activations rather than int8 ones */
-    uint64_t memory_limit;   /* bytes the process may use; 0: what the machine has available */
-    bool ignore_memory;      /* load even when the memory plan exceeds the limit */
+    uint32_t n_ctx; /* positions a sequence may reach, up to 2^24; 0: what the model was made for, at most 8192 */
+    uint32_t prefill_size;  /* prompt rows a pass; default 512 */
+    bool kv_f32;            /* keys and values in f32 rather than bf16 */
+    uint32_t kv_page;       /* positions a KV page; default 64 */
+    int n_threads;          /* 0: all usable processors */
+    const char *isa;        /* "auto", "generic", "avx2", "avx512", "neon" or "reference"; NULL: auto */
+    bool pin;               /* bind threads to processors */
+    bool float_activations; /* quantised weights meet f32 activations rather than int8 ones */
+    uint64_t memory_limit;  /* bytes the process may use; 0: what the machine has available */
+    bool ignore_memory;     /* load even when the memory plan exceeds the limit */
     td_log_fn log;
     td_progress_fn progress;
     void *user; /* passed to log and progress */
@@ -112,6 +112,7 @@ td_engine_options td_engine_options_default(void);
 /* Loads everything. Errors name the file, tensor or option: TD_E_NOTFOUND, TD_E_FORMAT, TD_E_MODEL (a mismatched or
  * missing drafter, a tensor too many or too few), TD_E_SHAPE, TD_E_LIMIT (the memory plan does not fit), ... */
 td_status td_engine_open(td_engine **out, const td_engine_options *opt, td_error *err) TD_MUST_CHECK;
+/* Its sessions are closed before it. */
 void td_engine_close(td_engine **engine);
 
 typedef struct td_memory_plan {
@@ -134,7 +135,7 @@ typedef struct td_engine_info {
     const char *mtp_reason; /* why it is not active; "" when it is */
     const char *mtp_kind; /* "assistant", "heads", "draft model", "lookup", "heads+lookup", ...; "" without a drafter */
     uint32_t mtp_depth;   /* drafts a round at most */
-    bool mtp_auto;        /* each round\'s depth is chosen from measured costs and acceptance */
+    bool mtp_auto;        /* each round's depth is chosen from measured costs and acceptance */
     const char *drafter_format; /* as weight_format, "" without a drafter */
     td_memory_plan memory;
     double load_seconds;

@@ -14,6 +14,7 @@
 #include "text/detok.h"
 
 #define DEFAULT_CTX 8192u
+#define MAX_CTX (1u << 24)
 #define MAX_PROMPT_TOKENS ((size_t)1 << 24)
 #define MAX_TEXT ((size_t)1 << 30)
 #define MAX_JSON_DEPTH 64
@@ -67,6 +68,8 @@ static td_status check_options(const td_engine_options *o, td_error *err) {
         return td_fail(err, TD_E_ARG, "no model given, expected a checkpoint directory or a hub id");
     if (o->prefill_size < 1 || o->prefill_size > 8192)
         return td_fail(err, TD_E_ARG, "a prefill of %u rows a pass, expected 1 to 8192", o->prefill_size);
+    if (o->n_ctx > MAX_CTX)
+        return td_fail(err, TD_E_ARG, "a context of %u tokens, expected at most %u", o->n_ctx, MAX_CTX);
     return td_drafting_check(o, err);
 }
 
@@ -79,13 +82,14 @@ static td_status open_backend(td_engine *e, const td_engine_options *o, td_error
                   {"avx2", TD_ISA_AVX2},
                   {"avx512", TD_ISA_AVX512},
                   {"neon", TD_ISA_NEON}};
-    if (strcmp(o->isa, "reference") == 0) {
+    const char *isa = o->isa ? o->isa : "auto";
+    if (strcmp(isa, "reference") == 0) {
         e->info.isa = "reference";
         e->info.n_threads = 1;
         return td_backend_ref_open(&e->be, err);
     }
     for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
-        if (strcmp(o->isa, levels[i].name) != 0)
+        if (strcmp(isa, levels[i].name) != 0)
             continue;
         td_cpu_options cpu = {
             .n_threads = o->n_threads, .isa = levels[i].isa, .pin = o->pin, .float_activations = o->float_activations};
@@ -95,7 +99,7 @@ static td_status open_backend(td_engine *e, const td_engine_options *o, td_error
         return TD_OK;
     }
     return td_fail(err, TD_E_ARG, "instruction set \"%s\", expected auto, generic, avx2, avx512, neon or reference",
-                   o->isa);
+                   isa);
 }
 
 /* Reads every page of the weights once, so that what follows is not slowed by the disk and a user sees how far it is.

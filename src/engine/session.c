@@ -52,6 +52,8 @@ void td_session_close(td_session **session) {
 }
 
 void td_result_free(td_result *r) {
+    if (!r)
+        return;
     td_free(r->tokens);
     td_free(r->text);
     *r = (td_result){0};
