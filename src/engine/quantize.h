@@ -4,8 +4,10 @@
  * What becomes of a tensor: matrices of linear layers, embeddings and experts are quantised along their inputs; norms,
  * scalars, convolutions and a drafter's centroids and token ordering stay as they are; vision and audio towers are left
  * out. Routers and Gemma's small per-layer projections keep 8 bits, since they cost little and hurt much. A matrix
- * whose width is no multiple of the group takes a smaller group, or stays as it is when none fits. Gemma's names become
- * those of MLX conversions (language_model.model..., experts.switch_glu...); a drafter's keep theirs.
+ * whose width is no multiple of the group takes a smaller group, or stays as it is when none fits. Fused experts are
+ * split and named as in MLX conversions (experts.switch_glu..., mlp.switch_mlp...), and so are the text modules of a
+ * Gemma wrapper (language_model.model...); other names, a drafter's among them, stay as published. Draft heads inside a
+ * checkpoint (mtp.*) are kept and quantised like the rest.
  *
  * One block of rows a thread is in memory at a time. Sources: MLX's quantisation rule and configuration. */
 #ifndef TD_ENGINE_QUANTIZE_H

@@ -15,7 +15,8 @@
 /* ---- families ---- */
 
 typedef enum naming {
-    NAMES_KEPT,     /* drafters, and families whose names readers take as published */
+    NAMES_KEPT,     /* drafters: as published */
+    NAMES_QWEN,     /* Qwen 3.5: as published, but for fused experts, which are split */
     NAMES_GEMMA,    /* text-only Gemma 4: names kept, experts split */
     NAMES_GEMMA_MM, /* a multimodal wrapper: the text modules get MLX's prefix */
 } naming;
@@ -33,8 +34,10 @@ static td_status read_naming(source *s, td_error *err) {
     const char *type = json_string_value(json_object_get(root, "model_type"));
     if (type == NULL)
         return td_fail(err, TD_E_MODEL, "%s/config.json: no \"model_type\"", td_checkpoint_path(s->ck));
-    if (td_family_is_assistant(type) || strcmp(type, "qwen3_5") == 0 || strcmp(type, "qwen3_5_text") == 0)
+    if (td_family_is_assistant(type))
         s->naming = NAMES_KEPT;
+    else if (td_begins_with(type, "qwen3_5"))
+        s->naming = NAMES_QWEN;
     else if (strcmp(type, "gemma4_text") == 0 || strcmp(type, "gemma4_unified_text") == 0)
         s->naming = NAMES_GEMMA;
     else if (strcmp(type, "gemma4") == 0 || strcmp(type, "gemma4_unified") == 0)
@@ -42,7 +45,7 @@ static td_status read_naming(source *s, td_error *err) {
     else
         return td_fail(err, TD_E_UNSUPPORTED,
                        "%s/config.json: model_type \"%s\"; quantize knows gemma4 and gemma4_unified (with their _text "
-                       "and _assistant forms) and qwen3_5",
+                       "and _assistant forms), qwen3_5 and qwen3_5_moe",
                        td_checkpoint_path(s->ck), type);
     return TD_OK;
 }
@@ -55,14 +58,14 @@ static td_status read_source(source *s, td_error *err) {
     if (json_object_get(root, "quantization") || json_object_get(root, "quantization_config"))
         return td_fail(err, TD_E_ARG, "%s: is quantised already", td_checkpoint_path(s->ck));
     s->first_shared = UINT32_MAX;
-    if (s->naming != NAMES_KEPT) {
+    if (s->naming == NAMES_GEMMA || s->naming == NAMES_GEMMA_MM) {
         uint32_t layers, shared;
         TD_TRY(td_json_u32(text, where, "num_hidden_layers", 1, 4096, &layers, err));
         TD_TRY(td_json_u32_or(text, where, "num_kv_shared_layers", 0, layers, 0, &shared, err));
         s->first_shared = layers - shared;
     }
     bool outer;
-    TD_TRY(td_json_bool_or(root, "config.json", "tie_word_embeddings", s->naming != NAMES_KEPT, &outer, err));
+    TD_TRY(td_json_bool_or(root, "config.json", "tie_word_embeddings", s->first_shared != UINT32_MAX, &outer, err));
     return td_json_bool_or(text, where, "tie_word_embeddings", outer, &s->tied, err);
 }
 
@@ -98,7 +101,7 @@ static bool is_quantizable(const td_quantize_item *it) {
         return false;
     if (it->class == TD_MODULE_NORM || it->class == TD_MODULE_OTHER || it->class == TD_MODULE_TOWER)
         return false;
-    return t->n_dims == 2 || (t->n_dims == 3 && it->class == TD_MODULE_EXPERTS);
+    return t->n_dims == 2 || (t->n_dims == 3 && strstr(t->name, ".experts."));
 }
 
 static uint32_t bits_for(const td_quantize_options *opt, td_module_class class) {
@@ -200,21 +203,22 @@ static td_status add_item(td_quantize_plan *plan, const source *s, const td_tens
     return TD_OK;
 }
 
-/* Gemma's fused experts: gate and up come apart, and every stack is called as MLX calls it. */
+/* Fused experts: gate and up come apart, and every stack is called as MLX calls it. */
 static td_status add_experts(td_quantize_plan *plan, const source *s, const td_tensor *t, const char *plain,
                              td_error *err) {
     char name[256];
     int n_layer = (int)(strstr(plain, ".experts.") - plain);
+    const char *stack = s->naming == NAMES_QWEN ? "switch_mlp" : "experts.switch_glu";
     if (td_ends_with(plain, ".experts.down_proj")) {
-        snprintf(name, sizeof name, "%.*s.experts.switch_glu.down_proj.weight", n_layer, plain);
+        snprintf(name, sizeof name, "%.*s.%s.down_proj.weight", n_layer, plain, stack);
         return add_item(plan, s, t, name, WHOLE, err);
     }
     if (t->dim[1] % 2 != 0)
         return td_fail(err, TD_E_SHAPE, "%s: %llu rows, expected as many of gate as of up", t->name,
                        (unsigned long long)t->dim[1]);
-    snprintf(name, sizeof name, "%.*s.experts.switch_glu.gate_proj.weight", n_layer, plain);
+    snprintf(name, sizeof name, "%.*s.%s.gate_proj.weight", n_layer, plain, stack);
     TD_TRY(add_item(plan, s, t, name, FIRST_HALF, err));
-    snprintf(name, sizeof name, "%.*s.experts.switch_glu.up_proj.weight", n_layer, plain);
+    snprintf(name, sizeof name, "%.*s.%s.up_proj.weight", n_layer, plain, stack);
     return add_item(plan, s, t, name, SECOND_HALF, err);
 }
 

@@ -104,6 +104,17 @@ run 0 run --prompt-ids $ids -n 16 --ignore-eos --json --model "$tmp/moe-4bit" \
     --mtp-assistant-model "$tmp/moe-assistant-4bit"
 same "$(value ids)" "$plain_ids" "ids of the quantised pair"
 
+# heads inside a checkpoint survive, and draft for the quantised trunk
+run 0 quantize "$vectors/qwen35-moe" "$tmp/qwen-8bit" --bits 8 --quiet
+run 0 inspect "$tmp/qwen-8bit" --json
+[ "$(value draft_head_tensors)" -gt 0 ] || fail "the draft heads are gone"
+run 0 run --prompt-ids $ids -n 16 --ignore-eos --json --model "$tmp/qwen-8bit" --no-mtp
+plain_ids=$(value ids)
+is mtp.active false
+run 0 run --prompt-ids $ids -n 16 --ignore-eos --json --model "$tmp/qwen-8bit" --mtp --num-mtp-tokens 3
+same "$(value ids)" "$plain_ids" "ids with the quantised heads"
+is mtp.kind heads
+
 # a reader that goes away is no failure
 "$tandem" run --prompt-ids $ids -n 2000 --ignore-eos --model "$vectors/gemma4-dense" --json 2>"$tmp/err" | head -c 1 \
     >/dev/null

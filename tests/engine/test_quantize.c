@@ -203,6 +203,21 @@ static void heads_inside_a_checkpoint_are_kept(void **state) {
     td_checkpoint_close(&b);
 }
 
+static void fused_experts_of_a_draft_head_are_split_too(void **state) {
+    (void)state;
+    td_quantize_options opt = options(4);
+    convert(VECTORS "qwen35-moe", in_root("qwen-moe"), &opt);
+    td_checkpoint *a = open_checkpoint(VECTORS "qwen35-moe"), *b = open_checkpoint(in_root("qwen-moe"));
+    const td_tensor *gate_up = td_checkpoint_find(a, "mtp.layers.0.mlp.experts.gate_up_proj");
+    uint32_t n = (uint32_t)gate_up->dim[0], f = (uint32_t)gate_up->dim[1] / 2, d = (uint32_t)gate_up->dim[2];
+    check_matrix(a, gate_up->name, 0, b, "mtp.layers.0.mlp.switch_mlp.gate_proj", n, f, d, 4, 64);
+    check_matrix(a, gate_up->name, f, b, "mtp.layers.0.mlp.switch_mlp.up_proj", n, f, d, 4, 64);
+    check_matrix(a, "model.layers.0.mlp.experts.1.up_proj.weight", 0, b, "model.layers.0.mlp.experts.1.up_proj", 0, f,
+                 d, 4, 64);
+    td_checkpoint_close(&a);
+    td_checkpoint_close(&b);
+}
+
 /* ---- a wrapper with everything that is renamed or left out ---- */
 
 static void put_text(const char *path, const char *text) {
@@ -379,6 +394,7 @@ int main(void) {
         cmocka_unit_test(shards_hold_the_same_tensors),
         cmocka_unit_test(a_drafters_centroids_and_ordering_stay),
         cmocka_unit_test(heads_inside_a_checkpoint_are_kept),
+        cmocka_unit_test(fused_experts_of_a_draft_head_are_split_too),
         cmocka_unit_test(a_wrapper_gets_the_names_of_mlx),
         cmocka_unit_test(what_is_refused),
         cmocka_unit_test(weights_that_are_not_finite_leave_nothing_behind),
