@@ -78,13 +78,13 @@ const void *cpu_input_row(const cpu_input *in, cpu_path path, uint32_t i);
 
 /* Bytes of thread block that cpu_product_tile needs for rows of n_in inputs. */
 size_t cpu_product_bytes(const td_cpu *c, uint32_t n_in);
-/* y[r*y_stride + o - o0] = (row r) . w[o] for o in [o0, o0 + n_o), n_o <= CPU_MAX_TILE; x: row pointers of w's path.
- * Uses the first cpu_product_bytes of `block`. */
+/* y[r*y_stride + o - o0] = (row r) . w[o] for o in [o0, o0 + n_o), n_o <= CPU_MAX_TILE on the float path; x: row
+ * pointers of w's path. Uses the first cpu_product_bytes of `block`. */
 #define CPU_MAX_TILE 48
 void cpu_product_tile(td_cpu *c, void *block, const td_matrix *w, uint32_t o0, uint32_t n_o, const void *const *x,
                       uint32_t n, float *y, size_t y_stride);
-/* Outputs per tile for a job with `outputs` outputs in all. */
-uint32_t cpu_tile_outputs(const td_cpu *c, uint64_t outputs);
+/* Outputs per tile of a matrix of that path, in a job with `outputs` outputs in all. */
+uint32_t cpu_tile_outputs(const td_cpu *c, cpu_path path, uint64_t outputs);
 
 void cpu_linear(td_backend *be, const float *x, uint32_t n, const td_linear_out *out, uint32_t n_mats);
 void cpu_rows_dot(td_backend *be, float *y, const float *x, const td_matrix *w, const int32_t *id, uint32_t n);

@@ -5,26 +5,27 @@
  * memory or of operations; the drivers (linear.c, moe.c, attention.c, rows.c) cut the work and call them.
  *
  * One rule for all: the value of an output element depends on its own inputs only, never on how many rows or outputs
- * a call covers or where a driver cuts. Each element has one accumulator of `lanes` floats (lane l takes inputs
- * l, l + lanes, ... in order), reduced in one fixed way at the end; a cut along the inputs stores the accumulator and
- * loads it again. Levels may differ from each other in the last bits: their lanes differ. */
+ * a call covers or where a driver cuts. In float products an element has one accumulator of `lanes` floats (lane l
+ * takes inputs l, l + lanes, ... in order), reduced in one fixed way at the end; a cut along the inputs stores the
+ * accumulator and loads it again. In quantised products it is one float that takes blocks of 32 inputs in order.
+ * Levels may differ from each other in the last bits. */
 #ifndef TD_BACKEND_CPU_DSP_H
 #define TD_BACKEND_CPU_DSP_H
 
 #include "backend/backend.h"
 
 #define TD_DSP_MAX_LANES 16
-/* A driver cuts the inputs of a quantised product at most this many blocks (of q_block inputs) apart. */
-#define TD_DSP_MAX_BLOCKS 16
+/* Rows of one call of a quantised product, at most. */
+#define TD_DSP_Q_ROWS 128
 
-/* One call of a product kernel: rows [0, n_o) of w times n_r rows of x, over inputs [k0, k1). Cuts are multiples of
- * 64 and of q_block, except k1 at the end of the row. */
+/* One call of a product kernel: outputs [0, n_o) of w times n_r rows of x. Float kernels take a cut of the inputs,
+ * [k0, k1), multiples of 64 but at the end of the row; quantised ones cut for themselves. */
 typedef struct td_tile {
-    const td_matrix *w;   /* already moved to the first output of the tile */
+    const td_matrix *w;   /* the outputs of the tile */
     const void *const *x; /* [n_r] rows: floats, or the quantised form of the kernel */
     float *y;             /* y[r*y_stride + o], written when `last` */
     size_t y_stride;
-    float *acc; /* [n_o][n_r][lanes], read unless `first`, written unless `last` */
+    float *acc; /* float: [n_o][n_r][lanes], read unless `first`, written unless `last`; quantised: q_scratch bytes */
     uint32_t n_o, n_r;
     uint32_t k0, k1;
     bool first, last;
@@ -45,8 +46,9 @@ typedef struct td_dsp {
      * The bias is multiplied by the sum of the quantised x, not of x: then y is the exact product of W with the
      * quantised x, whose error is sum(w*e) for rounding errors e; with the float sum it would be sum((w - bw)*e),
      * larger for weights that are centred on zero. Integer sums are exact; blocks are added in float, in order.
-     * A row of n inputs is ceil(n / q_block) blocks of q_bytes; what it looks like is the level's own business. */
-    uint32_t q_block, q_bytes;
+     * A row of n inputs (a multiple of 32) is n/32 blocks of q_bytes. */
+    uint32_t q_bytes;
+    size_t q_scratch; /* bytes of scratch for a call, 64-byte aligned */
     void (*quantize_q4)(uint8_t *to, const float *x, uint32_t n);
     void (*quantize_q8)(uint8_t *to, const float *x, uint32_t n);
     td_tile_fn dot_q4, dot_q8;

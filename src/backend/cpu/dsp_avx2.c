@@ -1,18 +1,10 @@
 /* dsp_avx2.c - the kernels in AVX2, FMA and F16C.
  *
- * The integer product works on blocks of 256 inputs: eight sub-blocks of 32, one per lane of the accumulator.
- *
- * 4 bits. A block of weights is four vectors of 32 bytes. Byte i holds inputs 2i (low nibble) and 2i + 1 (high), so
- * each 16-byte lane of a vector holds one sub-block, and AND and shift give its even and its odd inputs. Activations
- * are stored the same way, evens and odds apart. vpmaddubsw adds two products into each of the lane's eight 16-bit
- * sums; evens and odds together stay within 4*15*127 = 7620. Two rounds of vphaddw add the four vectors across
- * (30480 at most, still 16 bits) and one vpmaddwd widens: lane 4j + i is sub-block 2i + j. The detour over 16 bits
- * is what makes this level fast: one widening, one conversion and one multiplication per 256 inputs.
- *
- * 8 bits. Unsigned codes up to 255 would saturate vpmaddubsw. The code less 128 does not: |c - 128| <= 128 as the
- * unsigned operand, the activation with the sign of c - 128 as the signed one, 2*128*127 = 32512. The 128 goes into
- * the bias. The two 16-byte halves of a sub-block are loaded into the same lane of two vectors, so that lanes and
- * sub-blocks match as above. */
+ * Integer products (see vec_affine.h): eight outputs a vector. vpmaddubsw multiplies unsigned codes with signed
+ * activations and adds pairs into 16 bits; eight of them, a whole block of 32 inputs, stay within 8*2*15*127 = 30480,
+ * so 4-bit codes need one widening (vpmaddwd) and one conversion a block. 8-bit codes would saturate. Less 128 they do
+ * not: |c - 128| <= 128 is the unsigned operand, the activation with the sign of c - 128 the signed one, and a pair
+ * stays within 2*128*127 = 32512; each is widened. */
 #include "backend/cpu/dsp.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -22,9 +14,11 @@
 #include "backend/cpu/vec_affine.h"
 #include "backend/cpu/vec_attention.h"
 #include "backend/cpu/vec_dot.h"
+#include "backend/cpu/vec_rows.h"
 
-static const uint8_t order4[8] = {0, 2, 4, 6, 1, 3, 5, 7};
-static const uint8_t order8[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+typedef __m256i vi;
+
+#define FLIP 128
 
 /* ---- activations ---- */
 
@@ -63,99 +57,99 @@ INLINE int32_t quantize_32(int8_t *to, const float *x, float *scale) {
     return sum;
 }
 
-/* Evens and odds apart; sub-blocks 2i and 2i + 1 are the lanes of vectors 2i (evens) and 2i + 1 (odds). */
-INLINE void place_q4(q_block *b, uint32_t i, const int8_t *q) {
-    const __m128i apart = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
-    __m128i lo = _mm_shuffle_epi8(_mm_load_si128((const __m128i *)q), apart);
-    __m128i hi = _mm_shuffle_epi8(_mm_load_si128((const __m128i *)(q + 16)), apart);
-    int8_t *at = b->q + i / 2 * 64 + i % 2 * 16;
-    _mm_storeu_si128((__m128i *)at, _mm_unpacklo_epi64(lo, hi));
-    _mm_storeu_si128((__m128i *)(at + 32), _mm_unpackhi_epi64(lo, hi));
+INLINE void split_q4(int8_t *q) {
+    const __m256i apart = _mm256_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15, 0, 2, 4, 6, 1, 3, 5, 7,
+                                           8, 10, 12, 14, 9, 11, 13, 15);
+    _mm256_store_si256((__m256i *)q, _mm256_shuffle_epi8(_mm256_load_si256((const __m256i *)q), apart));
 }
 
-/* First halves of sub-blocks 2i and 2i + 1, then their second halves. */
-INLINE void place_q8(q_block *b, uint32_t i, const int8_t *q) {
-    int8_t *at = b->q + i / 2 * 64 + i % 2 * 16;
-    memcpy(at, q, 16);
-    memcpy(at + 32, q + 16, 16);
+/* ---- packing ---- */
+
+INLINE vi load_row(const uint8_t *p, uint32_t n) {
+    if (n == VECTOR_BYTES)
+        return _mm256_loadu_si256((const __m256i *)p);
+    _Alignas(32) uint8_t part[VECTOR_BYTES] = {0};
+    memcpy(part, p, n);
+    return _mm256_load_si256((const __m256i *)part);
+}
+
+INLINE void store_codes(uint8_t *p, vi v) {
+    _mm256_store_si256((__m256i *)p, v);
+}
+
+INLINE vf widen_row(const uint8_t *p, td_dtype type, uint32_t n) {
+    if (type == TD_DTYPE_F32)
+        return vf_load_n(p, n);
+    _Alignas(16) uint16_t part[LANES] = {0};
+    if (n < LANES) {
+        memcpy(part, p, n * sizeof *part);
+        p = (const uint8_t *)part;
+    }
+    return type == TD_DTYPE_F16 ? vf_load_f16(p) : vf_load_bf16(p);
+}
+
+/* 8 x 8 dwords: pairs, fours, halves. */
+INLINE void transpose(vi *v) {
+    vi a[8], b[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        a[i] = _mm256_unpacklo_epi32(v[i], v[i + 1]);
+        a[i + 1] = _mm256_unpackhi_epi32(v[i], v[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+        b[i] = _mm256_unpacklo_epi64(a[i], a[i + 2]);
+        b[i + 1] = _mm256_unpackhi_epi64(a[i], a[i + 2]);
+        b[i + 2] = _mm256_unpacklo_epi64(a[i + 1], a[i + 3]);
+        b[i + 3] = _mm256_unpackhi_epi64(a[i + 1], a[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        v[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
+        v[i + 4] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
+    }
+}
+
+INLINE vi flip(vi v) {
+    return _mm256_xor_si256(v, _mm256_set1_epi8(-128));
 }
 
 /* ---- products ---- */
 
-INLINE void spread(affine_block *to, const float *scales, const float *biases, uint32_t group, int bits) {
-    const __m256i by_32 = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7), by_64 = _mm256_setr_epi32(0, 1, 2, 3, 0, 1, 2, 3),
-                  by_128 = _mm256_setr_epi32(0, 0, 1, 1, 0, 0, 1, 1);
-    __m256i from = group == 32 ? by_32 : group == 64 ? by_64 : by_128;
-    __m256 s = _mm256_permutevar8x32_ps(_mm256_loadu_ps(scales), from);
-    __m256 b = _mm256_permutevar8x32_ps(_mm256_loadu_ps(biases), from);
-    _mm256_store_ps(to->scale, s);
-    _mm256_storeu_ps(to->bias, bits == 8 ? _mm256_fmadd_ps(s, _mm256_set1_ps(128.0f), b) : b);
-}
-
-INLINE __m256i load_q(const int8_t *q) {
-    return _mm256_loadu_si256((const __m256i *)q);
-}
-
-INLINE __m256 add_block(__m256 acc, __m256i sums, const affine_block *s, const q_block *x) {
-    __m256 k = _mm256_mul_ps(_mm256_load_ps(s->scale), _mm256_loadu_ps(x->scale));
-    acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), k, acc);
-    return _mm256_fmadd_ps(_mm256_loadu_ps(s->bias), _mm256_loadu_ps(x->sum), acc);
-}
-
-INLINE void block_q4(__m256 *acc, const uint8_t *w, const affine_block *s, const q_block *const *x, uint32_t b,
-                     const int NR) {
-    const __m256i nibble = _mm256_set1_epi8(15);
-    __m256i even[4], odd[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        __m256i raw = _mm256_loadu_si256((const __m256i *)(w + 32 * i));
-        even[i] = _mm256_and_si256(raw, nibble);
-        odd[i] = _mm256_and_si256(_mm256_srli_epi16(raw, 4), nibble);
-    }
+INLINE void unpack(vi *w, const uint8_t *codes, const int bits) {
+    const vi nibble = _mm256_set1_epi8(15);
 #pragma GCC unroll 8
-    for (int r = 0; r < NR; r++) {
-        const q_block *xb = x[r] + b;
-        __m256i sum[4];
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++)
-            sum[i] = _mm256_add_epi16(_mm256_maddubs_epi16(even[i], load_q(xb->q + 64 * i)),
-                                      _mm256_maddubs_epi16(odd[i], load_q(xb->q + 64 * i + 32)));
-        __m256i pair = _mm256_hadd_epi16(_mm256_hadd_epi16(sum[0], sum[1]), _mm256_hadd_epi16(sum[2], sum[3]));
-        acc[r] = add_block(acc[r], _mm256_madd_epi16(pair, _mm256_set1_epi16(1)), s, xb);
-    }
-}
-
-INLINE __m256i two_halves(const uint8_t *a, const uint8_t *b) {
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)a)),
-                                   _mm_loadu_si128((const __m128i *)b), 1);
-}
-
-INLINE __m256i dot_32(__m256i size, __m256i sign, const int8_t *q) {
-    __m256i pairs = _mm256_maddubs_epi16(size, _mm256_sign_epi8(load_q(q), sign));
-    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-}
-
-INLINE void block_q8(__m256 *acc, const uint8_t *w, const affine_block *s, const q_block *const *x, uint32_t b,
-                     const int NR) {
-    const __m256i flip = _mm256_set1_epi8(-128);
-    __m256i sum[ROWS_AT_A_TIME][4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        __m256i c0 = _mm256_xor_si256(two_halves(w + 64 * i, w + 64 * i + 32), flip);
-        __m256i c1 = _mm256_xor_si256(two_halves(w + 64 * i + 16, w + 64 * i + 48), flip);
-        __m256i size0 = _mm256_abs_epi8(c0), size1 = _mm256_abs_epi8(c1);
-#pragma GCC unroll 8
-        for (int r = 0; r < NR; r++) {
-            const int8_t *q = x[r][b].q + 64 * i;
-            sum[r][i] = _mm256_add_epi32(dot_32(size0, c0, q), dot_32(size1, c1, q + 32));
+    for (int d = 0; d < bits; d++) {
+        vi v = _mm256_load_si256((const vi *)(const void *)(codes + d * VECTOR_BYTES));
+        if (bits == 8) {
+            w[d] = v;
+        } else {
+            w[2 * d] = _mm256_and_si256(v, nibble);
+            w[2 * d + 1] = _mm256_and_si256(_mm256_srli_epi16(v, 4), nibble);
         }
     }
+}
+
+/* Four activations in every lane. */
+INLINE vi spread_four(const int8_t *q) {
+    int32_t four;
+    memcpy(&four, q, 4);
+    return _mm256_set1_epi32(four);
+}
+
+INLINE vf dot_block(const vi *w, const int8_t *q, const int bits) {
+    const vi one = _mm256_set1_epi16(1);
+    vi sum = _mm256_setzero_si256();
 #pragma GCC unroll 8
-    for (int r = 0; r < NR; r++) {
-        __m256i sums =
-            _mm256_hadd_epi32(_mm256_hadd_epi32(sum[r][0], sum[r][1]), _mm256_hadd_epi32(sum[r][2], sum[r][3]));
-        acc[r] = add_block(acc[r], sums, s, x[r] + b);
+    for (int d = 0; d < 8; d++) {
+        vi x = spread_four(q + 4 * d);
+        if (bits == 4)
+            sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w[d], x));
+        else
+            sum = _mm256_add_epi32(
+                sum, _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(w[d]), _mm256_sign_epi8(x, w[d])), one));
     }
+    return _mm256_cvtepi32_ps(bits == 4 ? _mm256_madd_epi16(sum, one) : sum);
 }
 
 #include "backend/cpu/affine_loops.h"

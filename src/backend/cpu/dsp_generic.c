@@ -10,9 +10,9 @@
 #include "backend/cpu/vec_dot.h"
 #include "backend/cpu/vec_rows.h"
 
-/* Lane i is sub-block i. 8 bits: bytes in order. 4 bits: the 16 even inputs of a sub-block, then its 16 odd ones. */
-static const uint8_t order4[LANES] = {0, 1, 2, 3};
-static const uint8_t order8[LANES] = {0, 1, 2, 3};
+typedef uint32_t vi __attribute__((vector_size(16)));
+
+#define FLIP 0
 
 /* 32 floats to bytes and their scale; returns the sum of the bytes. A NaN or an infinity among them makes the scale
  * one, so it is not lost. */
@@ -37,55 +37,64 @@ INLINE int32_t quantize_32(int8_t *q, const float *x, float *scale) {
     return sum;
 }
 
-INLINE void place_q4(q_block *b, uint32_t i, const int8_t *q) {
-    for (int j = 0; j < 16; j++) {
-        b->q[i * 32 + j] = q[2 * j];
-        b->q[i * 32 + 16 + j] = q[2 * j + 1];
-    }
-}
-
-INLINE void place_q8(q_block *b, uint32_t i, const int8_t *q) {
-    memcpy(b->q + i * 32, q, 32);
-}
-
-INLINE void spread(affine_block *to, const float *scales, const float *biases, uint32_t group, int bits) {
-    (void)bits;
-    for (uint32_t lane = 0; lane < LANES; lane++) {
-        to->scale[lane] = scales[lane * 32 / group];
-        to->bias[lane] = biases[lane * 32 / group];
-    }
-}
-
-INLINE void add_block(vf *acc, const int32_t *sums, const affine_block *s, const q_block *x) {
-    vf k = vf_mul(vf_load(s->scale), vf_load(x->scale));
-    vf isum = {(float)sums[0], (float)sums[1], (float)sums[2], (float)sums[3]};
-    *acc = vf_fma(vf_load(s->bias), vf_load(x->sum), vf_fma(isum, k, *acc));
-}
-
-INLINE void block_q4(vf *acc, const uint8_t *w, const affine_block *s, const q_block *const *x, uint32_t b, int NR) {
-    uint8_t c[Q_BLOCK];
-    for (int i = 0; i < LANES; i++)
-        for (int j = 0; j < 16; j++) {
-            c[i * 32 + j] = w[i * 16 + j] & 15;
-            c[i * 32 + 16 + j] = w[i * 16 + j] >> 4;
+INLINE void split_q4(int8_t *q) {
+    int8_t old[32];
+    memcpy(old, q, 32);
+    for (int i = 0; i < 32; i += 8)
+        for (int j = 0; j < 4; j++) {
+            q[i + j] = old[i + 2 * j];
+            q[i + 4 + j] = old[i + 2 * j + 1];
         }
-    for (int r = 0; r < NR; r++) {
-        int32_t sums[LANES] = {0};
-        for (int i = 0; i < LANES; i++)
-            for (int j = 0; j < 32; j++)
-                sums[i] += c[i * 32 + j] * x[r][b].q[i * 32 + j];
-        add_block(&acc[r], sums, s, &x[r][b]);
+}
+
+INLINE vi load_row(const uint8_t *p, uint32_t n) {
+    vi v = {0, 0, 0, 0};
+    memcpy(&v, p, n);
+    return v;
+}
+
+INLINE void store_codes(uint8_t *p, vi v) {
+    memcpy(p, &v, sizeof v);
+}
+
+INLINE vf widen_row(const uint8_t *p, td_dtype type, uint32_t n) {
+    float x[LANES] = {0};
+    td_to_f32(x, type, p, n);
+    return vf_load(x);
+}
+
+INLINE void transpose(vi *v) {
+    vi old[LANES];
+    memcpy(old, v, sizeof old);
+    for (int i = 0; i < LANES; i++)
+        v[i] = (vi){old[0][i], old[1][i], old[2][i], old[3][i]};
+}
+
+INLINE vi flip(vi v) {
+    return v;
+}
+
+INLINE void unpack(vi *w, const uint8_t *codes, const int bits) {
+    for (int d = 0; d < bits; d++) {
+        vi v;
+        memcpy(&v, codes + d * VECTOR_BYTES, sizeof v);
+        if (bits == 8) {
+            w[d] = v;
+        } else {
+            w[2 * d] = v & 0x0F0F0F0F;
+            w[2 * d + 1] = v >> 4 & 0x0F0F0F0F;
+        }
     }
 }
 
-INLINE void block_q8(vf *acc, const uint8_t *w, const affine_block *s, const q_block *const *x, uint32_t b, int NR) {
-    for (int r = 0; r < NR; r++) {
-        int32_t sums[LANES] = {0};
-        for (int i = 0; i < LANES; i++)
-            for (int j = 0; j < 32; j++)
-                sums[i] += w[i * 32 + j] * x[r][b].q[i * 32 + j];
-        add_block(&acc[r], sums, s, &x[r][b]);
-    }
+INLINE vf dot_block(const vi *w, const int8_t *q, const int bits) {
+    int32_t sum[LANES] = {0};
+    (void)bits;
+    for (int d = 0; d < 8; d++)
+        for (int lane = 0; lane < LANES; lane++)
+            for (int i = 0; i < 4; i++)
+                sum[lane] += (int32_t)(w[d][lane] >> 8 * i & 255) * q[4 * d + i];
+    return (vf){(float)sum[0], (float)sum[1], (float)sum[2], (float)sum[3]};
 }
 
 #include "backend/cpu/affine_loops.h"

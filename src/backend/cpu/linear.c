@@ -8,17 +8,18 @@
  *   - affine of 4 and 8 bits: integers, with x quantised once a call (unless float_activations).
  *   - everything else: decoded to f32 scratch, then as f32.
  *
- * With many rows a tile is cut three ways so that what is used again is near: blocks of ROW_BLOCK rows; panels of
- * inputs, so that the activations of a register tile stay in the first-level cache; and tiles of outputs, whose panel
- * stays in the second. Accumulators wait in scratch between panels. None of the cuts shows in the result. */
+ * With many rows a float tile is cut three ways so that what is used again is near: blocks of ROW_BLOCK rows; panels
+ * of inputs, so that the activations of a register tile stay in the first-level cache; and tiles of outputs, whose
+ * panel stays in the second. Accumulators wait in scratch between panels. None of the cuts shows in the result. */
 #include "backend/cpu/cpu.h"
 
 #include <string.h>
 
-#define ROW_BLOCK 64
+#define ROW_BLOCK 64 /* of float products; TD_DSP_Q_ROWS of quantised ones */
 /* Above this many rows plain 16-bit weights are decoded before use. */
 #define FUSED_ROWS 8
 #define DECODE_BYTES (512u << 10)
+#define PANEL 1024 /* inputs of a float product at a time when there are many rows */
 #define MAX_MATS 8
 /* Elements above which the quantisation of x is worth a job of its own. */
 #define QUANTIZE_JOB 65536
@@ -54,7 +55,7 @@ static void quantize_row(void *arg, int row, int thread) {
 
 bool cpu_input_prepare(td_cpu *c, cpu_input *in, const float *x, uint32_t n, uint32_t n_in, unsigned needs) {
     *in = (cpu_input){.x = x, .n = n, .n_in = n_in};
-    in->q_stride = ((size_t)n_in + c->dsp.q_block - 1) / c->dsp.q_block * c->dsp.q_bytes;
+    in->q_stride = (size_t)n_in / 32 * c->dsp.q_bytes; /* a multiple of 32 where there are quantised weights */
     quantize_job j = {.c = c, .in = in};
     if (needs & CPU_NEEDS(CPU_PATH_Q4) && !(j.q4 = cpu_scratch(c, CPU_SLOT_Q4, n, in->q_stride)))
         return false;
@@ -86,7 +87,8 @@ const void *cpu_input_row(const cpu_input *in, cpu_path path, uint32_t i) {
 /* ---- one tile ---- */
 
 static size_t acc_bytes(const td_cpu *c) {
-    return (size_t)CPU_MAX_TILE * ROW_BLOCK * c->dsp.lanes * sizeof(float);
+    const size_t bytes = (size_t)CPU_MAX_TILE * ROW_BLOCK * c->dsp.lanes * sizeof(float);
+    return bytes > c->dsp.q_scratch ? bytes : c->dsp.q_scratch;
 }
 
 static size_t decode_bytes(uint32_t n_in) {
@@ -98,19 +100,9 @@ size_t cpu_product_bytes(const td_cpu *c, uint32_t n_in) {
     return acc_bytes(c) + decode_bytes(n_in);
 }
 
-/* Inputs per panel when n rows pass at once. */
-static uint32_t panel_inputs(const td_cpu *c, cpu_path path, uint32_t n, uint32_t n_in) {
-    if (path == CPU_PATH_FLOAT)
-        return n <= 4 ? n_in : 1024;
-    const uint32_t near = 24u << 10, block = c->dsp.q_bytes * min_u32(n, 8); /* bytes of activations a block costs */
-    uint32_t blocks = near / block;
-    blocks = blocks < 1 ? 1 : min_u32(blocks, TD_DSP_MAX_BLOCKS);
-    return blocks * c->dsp.q_block;
-}
-
-/* A tile of decoded or directly readable weights, cut into row blocks and panels. */
-static void run_cuts(td_cpu *c, td_tile_fn dot, cpu_path path, td_tile t, const void *const *x, uint32_t n, float *y) {
-    const uint32_t panel = panel_inputs(c, path, n, t.w->n_in);
+/* A tile of f32, f16 or bf16 weights, cut into row blocks and panels. */
+static void run_float(td_tile_fn dot, td_tile t, const void *const *x, uint32_t n, float *y) {
+    const uint32_t panel = n <= 4 ? t.w->n_in : PANEL;
     for (uint32_t r = 0; r < n; r += ROW_BLOCK) {
         t.x = x + r;
         t.n_r = min_u32(n - r, ROW_BLOCK);
@@ -121,6 +113,15 @@ static void run_cuts(td_cpu *c, td_tile_fn dot, cpu_path path, td_tile t, const 
             t.last = t.k1 == t.w->n_in;
             dot(&t);
         }
+    }
+}
+
+static void run_quantised(td_tile_fn dot, td_tile t, const void *const *x, uint32_t n, float *y) {
+    for (uint32_t r = 0; r < n; r += TD_DSP_Q_ROWS) {
+        t.x = x + r;
+        t.n_r = min_u32(n - r, TD_DSP_Q_ROWS);
+        t.y = y + r * t.y_stride;
+        dot(&t);
     }
 }
 
@@ -154,16 +155,12 @@ static void run_decoded(td_cpu *c, td_tile t, uint32_t n_o, const void *const *x
         t.n_o = min_u32(n_o - o, at_once);
         for (uint32_t i = 0; i < t.n_o; i++)
             decode_row(c, scratch + (size_t)i * w->n_in, w, o + i);
-        run_cuts(c, c->dsp.dot_f32, CPU_PATH_FLOAT, t, x, n, y + o);
+        run_float(c->dsp.dot_f32, t, x, n, y + o);
     }
 }
 
-/* The kernel that reads the weights as they lie; NULL: decode first. */
-static td_tile_fn direct_kernel(const td_cpu *c, const td_matrix *w, cpu_path path, uint32_t n) {
-    if (path == CPU_PATH_Q4)
-        return c->dsp.dot_q4;
-    if (path == CPU_PATH_Q8)
-        return c->dsp.dot_q8;
+/* The kernel that reads float weights as they lie; NULL: decode first. */
+static td_tile_fn direct_kernel(const td_cpu *c, const td_matrix *w, uint32_t n) {
     if (w->format == TD_FORMAT_F32)
         return c->dsp.dot_f32;
     if (n > FUSED_ROWS)
@@ -176,26 +173,33 @@ void cpu_product_tile(td_cpu *c, void *block, const td_matrix *w, uint32_t o0, u
     if (n == 0)
         return;
     const cpu_path path = cpu_path_of(c, w);
-    const td_tile_fn dot = direct_kernel(c, w, path, n);
+    const td_tile_fn dot = direct_kernel(c, w, n);
     td_matrix rows = td_matrix_rows(w, o0, n_o);
     td_tile t = {.w = &rows, .y_stride = y_stride, .acc = block, .n_o = n_o};
-    if (dot)
-        run_cuts(c, dot, path, t, x, n, y);
+    if (path == CPU_PATH_Q4)
+        run_quantised(c->dsp.dot_q4, t, x, n, y);
+    else if (path == CPU_PATH_Q8)
+        run_quantised(c->dsp.dot_q8, t, x, n, y);
+    else if (dot)
+        run_float(dot, t, x, n, y);
     else
         run_decoded(c, t, n_o, x, n, y, (float *)(void *)((uint8_t *)block + acc_bytes(c)));
 }
 
-uint32_t cpu_tile_outputs(const td_cpu *c, uint64_t outputs) {
+uint32_t cpu_tile_outputs(const td_cpu *c, cpu_path path, uint64_t outputs) {
     const uint64_t share = outputs / (uint64_t)c->n_threads / 4; /* four tiles a thread even out its speed */
-    return share >= 48 ? 48 : share >= 24 ? 24 : 8;
+    if (path != CPU_PATH_FLOAT && share >= 96)
+        return share >= 192 ? 192 : 96; /* long runs of rows: the requests ahead stay within the tile */
+    return share >= CPU_MAX_TILE ? CPU_MAX_TILE : 16;
 }
 
 /* ---- the operation ---- */
 
 typedef struct linear_job {
     td_cpu *c;
-    uint32_t n, n_mats, tile;
+    uint32_t n, n_mats;
     const td_linear_out *out;
+    uint32_t tile[MAX_MATS];        /* outputs per tile */
     const void *const *x[MAX_MATS]; /* row pointers in the form of each matrix */
     int first_tile[MAX_MATS + 1];
 } linear_job;
@@ -206,8 +210,8 @@ static void linear_tile(void *arg, int tile, int thread) {
     while (tile >= j->first_tile[m + 1])
         m++;
     const td_linear_out *out = &j->out[m];
-    const uint32_t o0 = (uint32_t)(tile - j->first_tile[m]) * j->tile;
-    cpu_product_tile(j->c, cpu_thread_block(j->c, thread), out->w, o0, min_u32(out->w->n_out - o0, j->tile), j->x[m],
+    const uint32_t o0 = (uint32_t)(tile - j->first_tile[m]) * j->tile[m];
+    cpu_product_tile(j->c, cpu_thread_block(j->c, thread), out->w, o0, min_u32(out->w->n_out - o0, j->tile[m]), j->x[m],
                      j->n, out->y + o0, out->w->n_out);
 }
 
@@ -245,9 +249,10 @@ void cpu_linear(td_backend *be, const float *x, uint32_t n, const td_linear_out 
     if (!cpu_input_prepare(c, &in, x, n, n_in, needs) || !cpu_reserve_threads(c, cpu_product_bytes(c, n_in)) ||
         !point_at_rows(&j, &in, needs))
         return;
-    j.tile = cpu_tile_outputs(c, outputs);
-    for (uint32_t m = 0; m < n_mats; m++)
-        j.first_tile[m + 1] = j.first_tile[m] + (int)((out[m].w->n_out + j.tile - 1) / j.tile);
+    for (uint32_t m = 0; m < n_mats; m++) {
+        j.tile[m] = cpu_tile_outputs(c, cpu_path_of(c, out[m].w), outputs);
+        j.first_tile[m + 1] = j.first_tile[m] + (int)((out[m].w->n_out + j.tile[m] - 1) / j.tile[m]);
+    }
     td_pool_run(c->pool, linear_tile, &j, j.first_tile[n_mats]);
 }
 

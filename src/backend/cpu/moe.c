@@ -130,7 +130,7 @@ static bool run_hidden(moe_job *j) {
         j->gate_row[j->slot_of[p]] = cpu_input_row(&in, gate, p / m->k);
         j->up_row[j->slot_of[p]] = cpu_input_row(&in, up, p / m->k);
     }
-    j->tile = cpu_tile_outputs(j->c, (uint64_t)j->n_ff * j->n_active);
+    j->tile = min_u32(cpu_tile_outputs(j->c, gate, (uint64_t)j->n_ff * j->n_active), CPU_MAX_TILE);
     j->tiles = (j->n_ff + j->tile - 1) / j->tile;
     if (!cpu_reserve_threads(j->c, cpu_product_bytes(j->c, j->n_embd) + 2 * (size_t)m->n * j->tile * sizeof(float)))
         return false;
@@ -145,7 +145,7 @@ static void run_down(moe_job *j) {
         return;
     for (uint32_t s = 0; s < j->n_pairs; s++)
         j->hidden_row[s] = cpu_input_row(&in, down, s);
-    j->tile = min_u32(cpu_tile_outputs(j->c, j->n_embd), 24);
+    j->tile = min_u32(cpu_tile_outputs(j->c, down, j->n_embd), 32);
     j->tiles = (j->n_embd + j->tile - 1) / j->tile;
     if (cpu_reserve_threads(j->c, cpu_product_bytes(j->c, j->n_ff) + (size_t)j->n_pairs * j->tile * sizeof(float)))
         td_pool_run(j->c->pool, down_tile, j, (int)j->tiles);
