@@ -65,7 +65,8 @@ const td_arg td_sampling_arg_table[] = {
     {"frequency-penalty", 0, TD_ARG_FLOAT, S(frequency_penalty), -100, 100, "X", "the same, times how often"},
     {"logit-bias", 0, TD_ARG_TEXTS, S(logit_bias), 0, 0, "ID=VALUE",
      "added to the logit of a token, -inf bans it; may be repeated"},
-    {"seed", 's', TD_ARG_UINT, S(seed), 0, 0, "N", "of the random numbers: the same seed gives the same text"},
+    {"seed", 's', TD_ARG_UINT, S(seed), 0, 9007199254740991, "N",
+     "of the random numbers: the same seed gives the same text"},
     {"stop", 0, TD_ARG_TEXTS, S(stop), 0, 0, "TEXT", "ends the answer and is not part of it; may be repeated"},
 };
 const size_t td_sampling_arg_count = sizeof td_sampling_arg_table / sizeof *td_sampling_arg_table;

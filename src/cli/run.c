@@ -77,6 +77,10 @@ static td_status read_stream(FILE *f, char **text, size_t *n, td_error *err) {
     char piece[16384];
     for (size_t got; (got = fread(piece, 1, sizeof piece, f)) > 0;)
         td_buf_append(&b, piece, got);
+    if (ferror(f)) {
+        td_buf_free(&b);
+        return td_fail(err, TD_E_IO, "standard input: %s", strerror(errno));
+    }
     *n = b.size;
     *text = td_buf_steal(&b);
     return *text ? TD_OK : td_fail(err, TD_E_LIMIT, "standard input: more than %zu bytes", PROMPT_MAX);
@@ -122,6 +126,17 @@ static void print_stats(const td_result *r) {
     td_buf_free(&b);
 }
 
+/* A model without a tokenizer answers in ids, which the text has none of. */
+static void explain_no_text(const td_answer *a, const td_result *r) {
+    td_error err = {0};
+    char *text = NULL;
+    size_t n;
+    if (r->n_text == 0 &&
+        td_engine_detokenize(a->engine, r->tokens, r->n_tokens, true, &text, &n, &err) == TD_E_NOTFOUND)
+        td_report_note("tandem: %s; --json prints the ids", err.message);
+    td_text_free(text);
+}
+
 static int report(const run_args *args, const td_answer *a, const td_result *r, const td_engine_info *info) {
     int rc = TD_EXIT_OK;
     if (args->json.given)
@@ -129,6 +144,8 @@ static int report(const run_args *args, const td_answer *a, const td_result *r, 
     else if (a->last != 0 && a->last != '\n' && !a->broken)
         putchar('\n');
     fflush(stdout);
+    if (!args->json.given)
+        explain_no_text(a, r);
     if (!args->json.given && !args->model.quiet.given)
         print_stats(r);
     return r->finish == TD_FINISH_CANCELLED && td_interrupted() ? TD_EXIT_INTERRUPTED : rc;

@@ -34,7 +34,7 @@ void td_stats_line(td_buf *b, const td_result *r) {
     if (r->prefill_seconds > 0)
         td_buf_printf(b, ", %.0f tokens/s", evaluated / r->prefill_seconds);
     if (r->finish == TD_FINISH_LENGTH)
-        td_buf_puts(b, "; cut at the length asked for");
+        td_buf_puts(b, "; cut by the limit of tokens or of the context");
     if (r->finish == TD_FINISH_CANCELLED)
         td_buf_puts(b, "; stopped");
 }

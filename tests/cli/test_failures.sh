@@ -51,12 +51,17 @@ run 1 run "${ids[@]}" --model "$tmp/gemma4-dense" && says "config.json"
 echo '{"model_type": "gpt2"}' >"$tmp/gemma4-dense/config.json"
 run 1 run "${ids[@]}" --model "$tmp/gemma4-dense" && says "gpt2"
 
+# a standard input that cannot be read
+"$tandem" run -f - -n 4 <"$tmp" >"$tmp/out" 2>"$tmp/err"
+[ $? = 1 ] || fail "a directory as standard input: $(cat "$tmp/err")"
+says "standard input"
+
 # tokens out of range, prompts too long
 run 1 run --prompt-ids 2,400 --model "$vectors/gemma4-dense" && says "400"
 run 1 run --prompt-ids "$(seq -s, 2 200)" -n 4 --ctx-size 64 --model "$vectors/gemma4-dense" && says "199" "64"
 
 # no tokenizer: ids work, text does not
-run 0 run "${ids[@]}" --model "$vectors/gemma4-dense"
+run 0 run "${ids[@]}" --model "$vectors/gemma4-dense" --quiet && says "no tokenizer" "--json"
 run 1 run -p hello -n 4 --model "$vectors/gemma4-dense" && says "tokenizer"
 run 1 run -p hello -n 4 --chat --model "$vectors/gemma4-dense" && says "$vectors/gemma4-dense"
 run 1 run -f "$tmp/no-such-file" --model "$vectors/gemma4-dense" && says "no-such-file"

@@ -27,6 +27,7 @@ run 2 run -p a -n 12x && says "--max-tokens" "'12x'"
 run 2 run -p a -n -3 && says "--max-tokens" "'-3'"
 run 2 run -p a -n 99999999999999999999999 && says "--max-tokens"
 run 2 run -p a --seed 18446744073709551616 && says "--seed" "a whole number"
+run 2 run -p a --seed 9007199254740992 && says "--seed" # more than readers of JSON can hold
 run 2 run -p a --num-mtp-tokens 17 && says "--num-mtp-tokens" "'17'" "0 to 16 or auto"
 run 2 run -p a --mtp-bits 5 && says "--mtp-bits" "'5'" "16|8|4"
 run 2 run -p a --kv f64 && says "--kv" "'f64'" "f32|bf16"
