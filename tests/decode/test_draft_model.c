@@ -194,6 +194,26 @@ static void a_changed_text_is_not_read_anew(void **state) {
         text[10]++;
         assert_int_equal(ask(&a, g.d, text, 300, 4), 5);
         check_as_new(&a, g.d, text, 301, 4);
+        /* Again and again just before and behind 256: what was kept of one text must not serve another. */
+        for (uint32_t i = 0; i < 20; i++) {
+            random_prompt(text + 236, 20, 10 + i);
+            assert_int_equal(ask(&a, g.d, text, 275, 8), 2);
+            text[257] = (text[257] + 1) % N_VOCAB;
+            assert_int_equal(ask(&a, g.d, text, 273, 8), 0);
+            check_as_new(&a, g.d, text, 273, 8);
+        }
+        /* A pass that fails leaves nothing behind. */
+        text[273] = N_VOCAB;
+        td_draft b = request(&a, text, 274, 8);
+        assert_int_equal(g.d->ops->draft(g.d, &b, 1, NULL), TD_E_ARG);
+        for (uint32_t i = 0; i < 20; i++) {
+            random_prompt(text, 273, 50 + i);
+            text[0] = (td_token)i;
+            assert_int_equal(ask(&a, g.d, text, 273, 8), 4);
+            text[260] = (text[260] + 1) % N_VOCAB;
+            assert_int_equal(ask(&a, g.d, text, 273, 8), 0);
+            check_as_new(&a, g.d, text, 273, 8);
+        }
         asker_close(&a, g.d);
         guesser_close(&g);
     }
