@@ -97,7 +97,7 @@ static void open_assistant(stage *s, const stage_options *o, const td_decoder_op
     s->drafter = s->owned_drafter;
 }
 
-static td_backend *open_backend(const char *name, int threads) {
+static td_backend *open_backend(const char *name, int threads, bool float_activations) {
     static const struct {
         const char *name;
         td_isa isa;
@@ -110,7 +110,8 @@ static td_backend *open_backend(const char *name, int threads) {
     for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
         if (strcmp(name, levels[i].name) != 0)
             continue;
-        td_cpu_options o = {.n_threads = threads ? threads : 1, .isa = levels[i].isa};
+        td_cpu_options o = {
+            .n_threads = threads ? threads : 1, .isa = levels[i].isa, .float_activations = float_activations};
         td_error e = {0};
         td_status st = td_backend_cpu_open(&be, &o, &e);
         if (st != TD_OK && st != TD_E_UNSUPPORTED)
@@ -128,7 +129,7 @@ bool stage_open(stage *s, const stage_options *opt) {
     td_decoder_options d = {.max_seqs = o.max_seqs ? o.max_seqs : 1,
                             .prefill_rows = o.prefill_rows ? o.prefill_rows : 64,
                             .max_depth = o.max_depth ? o.max_depth : 8};
-    s->be = open_backend(o.backend ? o.backend : "cpu", o.threads);
+    s->be = open_backend(o.backend ? o.backend : "cpu", o.threads, o.float_activations);
     if (!s->be)
         return false;
     td_model_options m = td_model_options_default();

@@ -28,6 +28,7 @@ typedef struct stage_options {
     const char *assistant_path; /* likewise */
     const char *backend;        /* "reference", "generic", "avx2", "avx512"; default "cpu": the best there is */
     int threads;                /* default 1 */
+    bool float_activations;
     td_kv_type kv;
     uint32_t max_seqs, prefill_rows, max_depth; /* default 1, 64, 8 */
     uint32_t page_tokens;                       /* default 8 */
