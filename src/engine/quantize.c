@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/pool.h"
@@ -151,13 +153,22 @@ static td_status write_parts(const tiling *t, const td_matrix *q, uint64_t row, 
     return td_shard_write(t->shard, t->offset[2] + row * q->scale_row_bytes, q->biases, n * q->scale_row_bytes, err);
 }
 
+/* A tile is rows [row, row + n) of what is taken of one matrix of the stack. */
+typedef struct tile_place {
+    uint32_t expert, row, n;
+} tile_place;
+
+static tile_place place_of(const tiling *t, uint32_t index) {
+    uint32_t row = index % t->tiles_each * t->rows, left = t->it->n_out - row;
+    return (tile_place){index / t->tiles_each, row, left < t->rows ? left : t->rows};
+}
+
 static void run_tile(void *arg, int tile, int thread) {
     (void)thread;
     const tiling *t = arg;
     tile_result *r = &t->results[tile];
-    uint32_t index = t->first + (uint32_t)tile;
-    uint32_t expert = index / t->tiles_each, row = index % t->tiles_each * t->rows;
-    uint32_t n = t->it->n_out - row < t->rows ? t->it->n_out - row : t->rows;
+    tile_place at = place_of(t, t->first + (uint32_t)tile);
+    uint32_t expert = at.expert, row = at.row, n = at.n;
     td_matrix whole = td_matrix_at(&t->source, expert);
     td_matrix rows = td_matrix_rows(&whole, t->it->row0 + row, n), q;
     r->st = td_matrix_quantize(&q, &rows, t->it->bits, t->it->group, t->it->source->dtype, &r->err);
@@ -172,9 +183,27 @@ static void run_tile(void *arg, int tile, int thread) {
     td_matrix_free(&q);
 }
 
+/* Tells the system that a part of the mapped source will not be read again, so that a conversion does not fill the
+ * memory with a file it has passed. Whole pages only. */
+static void forget(const uint8_t *from, const uint8_t *to) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = ((uintptr_t)from + page - 1) / page * page, end = (uintptr_t)to / page * page;
+    if (end > begin)
+        madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
+/* The rows that a batch of n tiles has read, and what lies between them. */
+static void forget_batch(const tiling *t, int n) {
+    tile_place a = place_of(t, t->first), b = place_of(t, t->first + (uint32_t)n - 1);
+    size_t begin = (size_t)a.expert * t->it->source_rows + t->it->row0 + a.row;
+    size_t end = (size_t)b.expert * t->it->source_rows + t->it->row0 + b.row + b.n;
+    forget(t->source.data + begin * t->source.row_bytes, t->source.data + end * t->source.row_bytes);
+}
+
 static td_status run_batch(job *j, tiling *t, int n, td_quantize_class *c, td_error *err) {
     memset(t->results, 0, (size_t)n * sizeof *t->results);
     td_pool_run(j->pool, run_tile, t, n);
+    forget_batch(t, n);
     for (int i = 0; i < n; i++) {
         if (t->results[i].st != TD_OK) {
             if (err)
@@ -226,6 +255,7 @@ static td_status copy_bytes(job *j, const td_shard *shard, uint64_t offset, cons
     while (n > 0) {
         size_t piece = n < COPY_BYTES ? n : COPY_BYTES;
         TD_TRY(td_shard_write(shard, offset, from, piece, err));
+        forget(from, from + piece);
         TD_TRY(advance(j, piece, err));
         offset += piece;
         from += piece;
