@@ -66,6 +66,11 @@ td_status td_answer_prompt(td_answer *a, const td_token *prompt, size_t n_prompt
     return st;
 }
 
+bool td_answer_same(const td_result *a, const td_result *b) {
+    return a->n_tokens == b->n_tokens && memcmp(a->tokens, b->tokens, a->n_tokens * sizeof *a->tokens) == 0 &&
+           a->n_text == b->n_text && memcmp(a->text, b->text, a->n_text) == 0;
+}
+
 td_status td_chat_tokens(const td_engine *engine, const json_t *messages, td_token **tokens, size_t *n_tokens,
                          td_error *err) {
     *tokens = NULL;

@@ -21,6 +21,9 @@ typedef struct td_answer {
 /* Generates after `prompt`; td_result_free the result. A broken pipe or Ctrl-C ends it early, and is no failure. */
 td_status td_answer_prompt(td_answer *a, const td_token *prompt, size_t n_prompt, td_result *result, td_error *err);
 
+/* The same tokens and the same text. */
+bool td_answer_same(const td_result *a, const td_result *b);
+
 /* The tokens of a conversation's prompt, through the model's template; td_tokens_free. messages: an array in OpenAI's
  * form. */
 td_status td_chat_tokens(const td_engine *engine, const json_t *messages, td_token **tokens, size_t *n_tokens,

@@ -210,9 +210,7 @@ static bool cmd_compare(chat *c, const char *rest) {
         again.request.max_tokens = (uint32_t)c->last.n_tokens;
     td_status st = td_answer_prompt(&again, c->last_prompt, c->n_last_prompt, &plain, &err);
     if (st == TD_OK) {
-        bool same = plain.n_tokens == c->last.n_tokens &&
-                    memcmp(plain.tokens, c->last.tokens, plain.n_tokens * sizeof *plain.tokens) == 0 &&
-                    plain.n_text == c->last.n_text && memcmp(plain.text, c->last.text, plain.n_text) == 0;
+        bool same = td_answer_same(&c->last, &plain);
         int rc = report_comparison(c, &plain, same);
         c->rc = !same ? TD_EXIT_FAILURE : rc != TD_EXIT_OK ? rc : c->rc;
     } else {

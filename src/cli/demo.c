@@ -70,11 +70,6 @@ static double median(const double *values, uint32_t n) {
     return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
-static bool same_answer(const td_result *a, const td_result *b) {
-    return a->n_tokens == b->n_tokens && memcmp(a->tokens, b->tokens, a->n_tokens * sizeof *a->tokens) == 0 &&
-           a->n_text == b->n_text && memcmp(a->text, b->text, a->n_text) == 0;
-}
-
 /* One answer in a session of its own, so that every one begins alike. */
 static td_status answer_once(const demo *d, const td_token *prompt, size_t n, bool plain, bool stream, td_result *out,
                              td_error *err) {
@@ -102,7 +97,7 @@ static td_status repeat(const demo *d, duel *f, const td_token *prompt, size_t n
         f->speed[plain][k] = td_stats_speed(&r);
         if (k == 0)
             f->first[plain] = r;
-        f->identical = f->identical && same_answer(&f->first[0], &r);
+        f->identical = f->identical && td_answer_same(&f->first[0], &r);
         if (k > 0)
             td_result_free(&r);
     }

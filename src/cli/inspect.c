@@ -170,7 +170,7 @@ static void print_census(const td_census *c) {
             continue;
         printf("  %-18s %12s %12s %10.2f  ", td_module_class_name((td_module_class)k),
                td_count_text(m->params, params, sizeof params), td_bytes_text(m->bytes, bytes, sizeof bytes),
-               m->params ? 8.0 * (double)m->bytes / (double)m->params : 0);
+               td_bits_each(m->bytes, m->params));
         for (uint32_t i = 0; i < m->n_formats; i++)
             printf("%s%s", i > 0 ? ", " : "", m->format[i].name);
         printf("\n");
@@ -310,9 +310,8 @@ static json_t *census_json(const td_census *c) {
             json_object_set_new(formats, m->format[i].name, json_integer((json_int_t)m->format[i].params));
         json_object_set_new(out, td_module_class_name((td_module_class)k),
                             json_pack("{s:I, s:I, s:f, s:o}", "parameters", (json_int_t)m->params, "bytes",
-                                      (json_int_t)m->bytes, "bits_per_weight",
-                                      m->params ? 8.0 * (double)m->bytes / (double)m->params : 0.0, "formats",
-                                      formats));
+                                      (json_int_t)m->bytes, "bits_per_weight", td_bits_each(m->bytes, m->params),
+                                      "formats", formats));
     }
     return out;
 }

@@ -43,10 +43,6 @@ static bool progress(void *user, const char *stage, uint64_t done, uint64_t tota
     return td_progress_show(NULL, stage, done, total);
 }
 
-static double bits_per_weight(const td_quantize_class *c) {
-    return c->params > 0 ? 8.0 * (double)c->bytes / (double)c->params : 0;
-}
-
 static td_quantize_class all_classes(const td_quantize_report *r) {
     td_quantize_class all = {0};
     for (int i = 0; i < TD_MODULE_CLASS_COUNT; i++) {
@@ -66,15 +62,16 @@ static int print_json(const td_quantize_report *r, const char *out, double secon
         if (c->params > 0)
             json_object_set_new(classes, td_module_class_name((td_module_class)i),
                                 json_pack("{s:I, s:f, s:f}", "parameters", (json_int_t)c->params, "bits_per_weight",
-                                          bits_per_weight(c), "relative_rms_error", td_quantize_error(c)));
+                                          td_bits_each(c->bytes, c->params), "relative_rms_error",
+                                          td_quantize_error(c)));
     }
     td_quantize_class all = all_classes(r);
-    return td_report_json(json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:{s:i, s:i, s:i}, s:i, s:f}", "path", out,
-                                    "bytes_before", (json_int_t)r->bytes_before, "bytes_after",
-                                    (json_int_t)r->bytes_after, "parameters", (json_int_t)all.params, "bits_per_weight",
-                                    bits_per_weight(&all), "relative_rms_error", td_quantize_error(&all), "classes",
-                                    classes, "tensors", "quantized", (int)r->n_quantized, "kept", (int)r->n_kept,
-                                    "left_out", (int)r->n_left_out, "files", (int)r->n_files, "seconds", seconds));
+    return td_report_json(
+        json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:{s:i, s:i, s:i}, s:i, s:f}", "path", out, "bytes_before",
+                  (json_int_t)r->bytes_before, "bytes_after", (json_int_t)r->bytes_after, "parameters",
+                  (json_int_t)all.params, "bits_per_weight", td_bits_each(all.bytes, all.params), "relative_rms_error",
+                  td_quantize_error(&all), "classes", classes, "tensors", "quantized", (int)r->n_quantized, "kept",
+                  (int)r->n_kept, "left_out", (int)r->n_left_out, "files", (int)r->n_files, "seconds", seconds));
 }
 
 static void print_row(const char *name, const td_quantize_class *c) {
@@ -82,7 +79,7 @@ static void print_row(const char *name, const td_quantize_class *c) {
     if (c->quantized > 0)
         snprintf(error, sizeof error, "%.2f %%", 100 * td_quantize_error(c));
     printf("  %-18s %12s %12s %10.2f %12s\n", name, td_count_text(c->params, params, sizeof params),
-           td_bytes_text(c->bytes, bytes, sizeof bytes), bits_per_weight(c), error);
+           td_bytes_text(c->bytes, bytes, sizeof bytes), td_bits_each(c->bytes, c->params), error);
 }
 
 static void print_summary(const td_quantize_report *r, const char *out, double seconds) {

@@ -104,6 +104,10 @@ const char *td_count_text(uint64_t count, char *buf, size_t size) {
     return scaled((double)count, 1000, units, 5, buf, size);
 }
 
+double td_bits_each(uint64_t bytes, uint64_t count) {
+    return count > 0 ? 8.0 * (double)bytes / (double)count : 0;
+}
+
 double td_peak_memory_mb(void) {
     FILE *f = fopen("/proc/self/status", "r");
     if (f == NULL)

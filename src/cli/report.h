@@ -37,6 +37,8 @@ const char *td_bytes_text(uint64_t bytes, char *buf, size_t size);
 /* "28.6 M" into buf; returns buf. */
 const char *td_count_text(uint64_t count, char *buf, size_t size);
 #define TD_NUMBER_TEXT_SIZE 32
+/* Bits that each of `count` weights takes of `bytes`; 0 for none. */
+double td_bits_each(uint64_t bytes, uint64_t count);
 
 /* Highest resident size of this process in MiB; 0 where the system does not say. */
 double td_peak_memory_mb(void);
