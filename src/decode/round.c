@@ -359,10 +359,12 @@ static td_status draft_all(td_decoder *d, td_seq *const *seqs, uint32_t n, td_er
     }
     if (!asked)
         return TD_OK;
-    TD_TRY(d->drafter->ops->draft(d->drafter, d->drafts, asked, err));
-    for (uint32_t a = 0; a < asked; a++)
+    td_status st = d->drafter->ops->draft(d->drafter, d->drafts, asked, err);
+    if (st == TD_E_NOMEM || st == TD_E_LIMIT) /* no room to draft is no reason not to answer */
+        return TD_OK;
+    for (uint32_t a = 0; a < asked && st == TD_OK; a++)
         d->slots[d->draft_seq[a]].n_draft = d->drafts[a].n_out;
-    return TD_OK;
+    return st;
 }
 
 /* ---- verify ---- */
@@ -373,7 +375,7 @@ static void mark_copies(td_decoder *d, td_seq *s, uint32_t i, td_pass *p) {
     slot *t = &d->slots[i];
     t->copy[0] = t->copy[1] = NULL;
     uint32_t length = td_kv_seq_length(s->kv), page = d->model->kv.page_tokens;
-    if (!s->state || t->n_known < 2)
+    if (!s->state || (t->samples && t->n_known < 2))
         return;
     uint32_t end = length + t->n_known - t->samples;
     const uint32_t at[2] = {end / page * page, t->samples && end % page ? end : 0};

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/memory.h"
+#include "engine/module_class.h"
 #include "text/detok.h"
 
 #define DEFAULT_CTX 8192u
@@ -103,16 +104,16 @@ static td_status open_backend(td_engine *e, const td_engine_options *o, td_error
 }
 
 /* Reads every page of the weights once, so that what follows is not slowed by the disk and a user sees how far it is.
- * Tables that are read a row at a time are left on disk. */
+ * Tables that are read a row at a time, and towers that are not read at all, are left on disk. */
 static td_status warm(td_engine *e, const td_checkpoint *ck, td_error *err) {
     static const size_t step = (size_t)64 << 20, page = 4096;
     uint64_t done = 0, total = td_checkpoint_file_bytes(ck);
     for (size_t i = 0; i < td_checkpoint_n_tensors(ck); i++) {
         const td_tensor *t = td_checkpoint_tensor_at(ck, i);
-        bool lookup = strstr(t->name, "embed_tokens_per_layer") != NULL;
+        bool unread = td_module_class_of(t->name) == TD_MODULE_TOWER || strstr(t->name, "embed_tokens_per_layer");
         for (size_t at = 0; at < t->size; at += step) {
             size_t n = t->size - at < step ? t->size - at : step;
-            for (size_t b = 0; !lookup && b < n; b += page)
+            for (size_t b = 0; !unread && b < n; b += page)
                 (void)*(volatile const uint8_t *)(t->data + at + b);
             done += n;
             if (e->progress && !e->progress(e->user, "load", done, total))

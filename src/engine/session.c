@@ -157,8 +157,10 @@ static td_status emit(run *r, td_error *err) {
             s->finish = TD_FINISH_STOP;
     }
     const char *text = r->stop.text.data ? r->stop.text.data + sent : "";
-    if (!deliver(r, text, r->stop.sent - sent) && !s->finish)
+    if (!deliver(r, text, r->stop.sent - sent) && !s->finish) {
         td_seq_cut(s, s->n_tokens, TD_FINISH_CANCELLED);
+        td_stop_drop(&r->stop); /* the answer is what was given out */
+    }
     return TD_OK;
 }
 

@@ -62,3 +62,9 @@ bool td_stop_release(td_stop *s, bool last, const char **fresh, size_t *n_fresh)
     s->sent = end;
     return s->stopped;
 }
+
+void td_stop_drop(td_stop *s) {
+    s->text.size = s->sent;
+    if (s->text.data)
+        s->text.data[s->sent] = '\0';
+}

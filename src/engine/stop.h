@@ -23,4 +23,7 @@ void td_stop_free(td_stop *s);
  */
 bool td_stop_release(td_stop *s, bool last, const char **fresh, size_t *n_fresh);
 
+/* Takes back what is still held back: the text ends with what was released. */
+void td_stop_drop(td_stop *s);
+
 #endif

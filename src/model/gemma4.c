@@ -281,10 +281,9 @@ static void describe(gemma4 *g, const td_gemma4_tally *t, uint64_t scratch_bytes
     info->row_bytes = t->row_bytes;
     info->heap_bytes = t->heap_bytes;
     info->scratch_bytes = scratch_bytes;
-    for (uint32_t b = 0; b <= 32; b++)
-        if (t->bits_count[b] > t->bits_count[info->weight_bits])
-            info->weight_bits = b;
-    td_matrix_describe(&g->layer[0].up, info->weight_format, sizeof info->weight_format);
+    const td_gemma4_layer *l = &g->layer[0];
+    const td_matrix *const some[] = {&l->up, &l->q, &l->down, &l->o, &l->expert_gate, &l->expert_down, &g->embed};
+    td_model_describe_weights(info, t->bits_count, some, sizeof some / sizeof some[0]);
 }
 
 static td_status open_model(td_model **out, td_checkpoint *ck, td_backend *be, const td_model_options *opt,

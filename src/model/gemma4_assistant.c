@@ -239,19 +239,6 @@ static size_t all_matrices(td_gemma4_assistant *a, td_matrix **m, size_t room) {
     return n;
 }
 
-/* To `bits` in the widest group that divides a row. Matrices already that narrow, and the centroids (tiny, and wrong
- * clusters cost whole candidates), stay. */
-static td_status narrow(td_gemma4_assistant *a, td_matrix *m, unsigned bits, td_error *err) {
-    unsigned group = m->n_in % 64 == 0 ? 64 : 32;
-    if (!m->data || m == &a->centroids || m->bits <= bits || m->n_in % group)
-        return TD_OK;
-    td_matrix q;
-    TD_TRY(td_matrix_quantize(&q, m, bits, group, TD_DTYPE_BF16, err));
-    td_matrix_free(m);
-    *m = q;
-    return TD_OK;
-}
-
 /* Noise of the scale that a trained matrix has, in bf16. */
 static td_status randomise(td_matrix *m, uint32_t salt, td_error *err) {
     if (!m->data)
@@ -282,8 +269,8 @@ static td_status convert_weights(td_gemma4_assistant *a, td_error *err) {
     for (size_t i = 0; i < n; i++) {
         if (a->opt.random_weights)
             TD_TRY(randomise(m[i], (uint32_t)i, err));
-        if (a->opt.bits < 16)
-            TD_TRY(narrow(a, m[i], a->opt.bits, err));
+        if (a->opt.bits < 16 && m[i] != &a->centroids) /* tiny, and a wrong cluster costs all its candidates */
+            TD_TRY(td_model_narrow(m[i], a->opt.bits, err));
         if (m[i]->data)
             a->info.weight_bytes += td_matrix_bytes(m[i]);
         if (m[i]->owned)

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "model/names.h"
 
 td_status td_gemma4_matrix(const td_checkpoint *ck, const char *module, uint32_t n_stack, uint32_t n_out, uint32_t n_in,
                            td_matrix *out, td_gemma4_tally *tally, td_error *err) {
@@ -145,52 +146,7 @@ td_status td_gemma4_rope_table(const td_gemma4_rope *r, uint32_t head_dim, float
 
 /* ---- names ---- */
 
-static bool starts(const char *s, const char *prefix) {
-    return strncmp(s, prefix, strlen(prefix)) == 0;
-}
-
-static bool ends(const char *s, const char *suffix) {
-    size_t n = strlen(s), m = strlen(suffix);
-    return n >= m && strcmp(s + n - m, suffix) == 0;
-}
-
-static bool in_list(const char *s, const char *const *list) {
-    for (; *list; list++)
-        if (strcmp(s, *list) == 0)
-            return true;
-    return false;
-}
-
-/* Parts of a multimodal checkpoint that a text engine leaves alone, and buffers that can be derived. */
-static bool skipped_knowingly(const char *name) {
-    static const char *const parts[] = {"vision_tower.",
-                                        "audio_tower.",
-                                        "embed_vision.",
-                                        "embed_audio.",
-                                        "vision_embedder.",
-                                        "multi_modal_projector.",
-                                        NULL};
-    for (const char *const *p = parts; *p; p++)
-        if (starts(name, *p))
-            return true;
-    return strstr(name, "rotary_emb") || ends(name, "input_min") || ends(name, "input_max") ||
-           ends(name, "output_min") || ends(name, "output_max");
-}
-
-/* The module of a tensor: without ".weight", ".scales", ".biases". */
-static void module_of(const char *name, char *buf, size_t size) {
-    snprintf(buf, size, "%s", name);
-    static const char *const suffixes[] = {".weight", ".scales", ".biases", NULL};
-    for (const char *const *s = suffixes; *s; s++)
-        if (ends(buf, *s)) {
-            buf[strlen(buf) - strlen(*s)] = '\0';
-            return;
-        }
-}
-
-typedef enum name_class { NAME_USED, NAME_SKIPPED, NAME_UNKNOWN } name_class;
-
-static name_class classify_layer(const char *rest, const td_gemma4_config *c, uint32_t i) {
+static td_name_class classify_layer(const char *rest, const td_gemma4_config *c, uint32_t i) {
     static const char *const always[] = {"input_layernorm",
                                          "post_attention_layernorm",
                                          "pre_feedforward_layernorm",
@@ -218,53 +174,48 @@ static name_class classify_layer(const char *rest, const td_gemma4_config *c, ui
                                       "pre_feedforward_layernorm_2",
                                       "post_feedforward_layernorm_2",
                                       NULL};
-    if (in_list(rest, always))
-        return NAME_USED;
-    if (in_list(rest, kv)) { /* files of models with shared K/V may still hold the unused projections */
+    if (td_name_in(rest, always))
+        return TD_NAME_USED;
+    if (td_name_in(rest, kv)) { /* files of models with shared K/V may still hold the unused projections */
         const td_gemma4_layer_config *l = &c->layer[i];
         bool used = l->owns_kv && !(l->k_is_v && strcmp(rest, "self_attn.v_proj") == 0);
-        return used ? NAME_USED : NAME_SKIPPED;
+        return used ? TD_NAME_USED : TD_NAME_SKIPPED;
     }
-    if ((c->ple && in_list(rest, ple)) || (c->n_experts && in_list(rest, moe)))
-        return NAME_USED;
-    return NAME_UNKNOWN;
+    if ((c->ple && td_name_in(rest, ple)) || (c->n_experts && td_name_in(rest, moe)))
+        return TD_NAME_USED;
+    return TD_NAME_UNKNOWN;
 }
 
-static name_class classify(const char *module, const td_gemma4_config *c, bool assistant) {
+typedef struct family {
+    const td_gemma4_config *c;
+    bool assistant;
+} family;
+
+static td_name_class judge(const void *user, const char *module) {
+    const family *f = user;
+    const td_gemma4_config *c = f->c;
     static const char *const drafter[] = {"pre_projection", "post_projection", "masked_embedding.centroids",
                                           "masked_embedding.token_ordering", NULL};
     static const char *const ple[] = {"embed_tokens_per_layer", "per_layer_model_projection",
                                       "per_layer_projection_norm", NULL};
     if (strcmp(module, "embed_tokens") == 0 || strcmp(module, "norm") == 0)
-        return NAME_USED;
+        return TD_NAME_USED;
     if (strcmp(module, "lm_head") == 0)
-        return c->tied ? NAME_SKIPPED : NAME_USED;
-    if (assistant ? in_list(module, drafter) : c->ple && in_list(module, ple))
-        return NAME_USED;
-    if (starts(module, "layers.")) {
-        char *end;
-        unsigned long i = strtoul(module + 7, &end, 10);
-        if (end != module + 7 && *end == '.' && i < c->n_layers)
-            return classify_layer(end + 1, c, (uint32_t)i);
-    }
-    return NAME_UNKNOWN;
+        return c->tied ? TD_NAME_SKIPPED : TD_NAME_USED;
+    if (f->assistant ? td_name_in(module, drafter) : c->ple && td_name_in(module, ple))
+        return TD_NAME_USED;
+    uint32_t i;
+    const char *rest = NULL;
+    if (td_name_starts(module, "layers."))
+        rest = td_name_after_number(module + strlen("layers."), c->n_layers, &i);
+    return rest ? classify_layer(rest, c, i) : TD_NAME_UNKNOWN;
 }
 
 td_status td_gemma4_check_names(const td_checkpoint *ck, const td_gemma4_config *c, bool assistant, uint32_t *n_skipped,
                                 td_error *err) {
-    *n_skipped = 0;
-    for (size_t i = 0; i < td_checkpoint_n_tensors(ck); i++) {
-        const char *full = td_checkpoint_tensor_at(ck, i)->name;
-        const char *name = td_model_plain_name(full);
-        char module[256];
-        module_of(name, module, sizeof module);
-        name_class k = skipped_knowingly(name) ? NAME_SKIPPED : classify(module, c, assistant);
-        if (k == NAME_UNKNOWN)
-            return td_fail(err, TD_E_MODEL,
-                           "%s: tensor %s is not part of a Gemma 4 %s with this config.json (%u layers%s%s)",
-                           td_checkpoint_path(ck), full, assistant ? "assistant" : "trunk", c->n_layers,
-                           c->ple ? ", per-layer inputs" : "", c->n_experts ? ", experts" : "");
-        *n_skipped += k == NAME_SKIPPED;
-    }
-    return TD_OK;
+    char model[128];
+    snprintf(model, sizeof model, "a Gemma 4 %s with this config.json (%u layers%s%s)",
+             assistant ? "assistant" : "trunk", c->n_layers, c->ple ? ", per-layer inputs" : "",
+             c->n_experts ? ", experts" : "");
+    return td_names_check(ck, judge, &(family){c, assistant}, model, n_skipped, err);
 }

@@ -106,3 +106,27 @@ void td_kv_layout_finish(td_kv_layout *layout) {
         g->page_bytes += 2 * bytes;
     }
 }
+
+td_status td_model_narrow(td_matrix *m, uint32_t bits, td_error *err) {
+    uint32_t group = m->n_in % 64 == 0 ? 64 : 32;
+    if (!m->data || m->bits <= bits || m->n_in % group)
+        return TD_OK;
+    td_matrix q;
+    TD_TRY(td_matrix_quantize(&q, m, bits, group, TD_DTYPE_BF16, err));
+    td_matrix_free(m);
+    *m = q;
+    return TD_OK;
+}
+
+void td_model_describe_weights(td_model_info *info, const uint64_t *bits_count, const td_matrix *const *some,
+                               size_t n) {
+    info->weight_bits = 0;
+    for (uint32_t b = 1; b <= 32; b++)
+        if (bits_count[b] > bits_count[info->weight_bits])
+            info->weight_bits = b;
+    for (size_t i = 0; i < n; i++)
+        if (some[i]->data && some[i]->bits == info->weight_bits) {
+            td_matrix_describe(some[i], info->weight_format, sizeof info->weight_format);
+            return;
+        }
+}

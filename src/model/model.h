@@ -148,4 +148,12 @@ const char *td_model_plain_name(const char *name);
 /* Sets layout->layer[i] offsets and page sizes from group, n_kv_heads and head_dim, which are filled already. */
 void td_kv_layout_finish(td_kv_layout *layout);
 
+/* Quantises a matrix in place to `bits` in the widest group that divides a row. One that is as narrow already, that no
+ * group divides, or that is not there, stays. */
+td_status td_model_narrow(td_matrix *m, uint32_t bits, td_error *err) TD_MUST_CHECK;
+
+/* Sets weight_bits and weight_format from bits_count [33], the weights by width of their code, and `some`, [n] of the
+ * matrices: the first of that width gives the format. */
+void td_model_describe_weights(td_model_info *info, const uint64_t *bits_count, const td_matrix *const *some, size_t n);
+
 #endif

@@ -364,11 +364,9 @@ static void describe(qwen35 *g, const td_qwen35_tally *t) {
     info->weight_bytes = t->weight_bytes;
     info->row_bytes = t->row_bytes;
     info->heap_bytes = t->heap_bytes;
-    for (uint32_t b = 0; b <= 32; b++)
-        if (t->bits_count[b] > t->bits_count[info->weight_bits])
-            info->weight_bits = b;
-    td_matrix_describe(g->c.n_experts ? &g->layer[0].expert_down : &g->layer[0].down, info->weight_format,
-                       sizeof info->weight_format);
+    const td_qwen35_layer *l = &g->layer[0];
+    const td_matrix *const some[] = {&l->down, &l->up, &l->expert_gate, &l->expert_down, &g->embed};
+    td_model_describe_weights(info, t->bits_count, some, sizeof some / sizeof some[0]);
 }
 
 static td_status load_trunk(qwen35 *g, const td_checkpoint *ck, bool raw, td_error *err) {
@@ -397,7 +395,8 @@ static td_status load_head(qwen35 *g, const td_checkpoint *ck, bool raw, td_erro
         return TD_OK;
     if (!info->has_mtp) {
         if (info->mtp_promised)
-            td_log_warn(o->log, "%s: drafting is off: %s", td_checkpoint_path(ck), info->mtp_reason);
+            td_log_warn(o->log, "%s: the checkpoint's own heads are not used: %s", td_checkpoint_path(ck),
+                        info->mtp_reason);
         return TD_OK;
     }
     td_qwen35_tally t = {0};

@@ -103,18 +103,6 @@ static size_t all_matrices(td_qwen35_head *h, td_matrix *m[16]) {
     return sizeof all / sizeof all[0];
 }
 
-/* To `bits` in the widest group that divides a row; router and shared gate are tiny, and stay. */
-static td_status narrow(td_matrix *m, uint32_t bits, td_error *err) {
-    uint32_t group = m->n_in % 64 == 0 ? 64 : 32;
-    if (!m->data || m->bits <= bits || m->n_in % group)
-        return TD_OK;
-    td_matrix q;
-    TD_TRY(td_matrix_quantize(&q, m, bits, group, TD_DTYPE_BF16, err));
-    td_matrix_free(m);
-    *m = q;
-    return TD_OK;
-}
-
 /* What is counted is what is left after narrowing. */
 static td_status narrow_all(td_qwen35_head *h, uint32_t bits, td_qwen35_tally *t, td_error *err) {
     td_matrix *m[16];
@@ -122,7 +110,7 @@ static td_status narrow_all(td_qwen35_head *h, uint32_t bits, td_qwen35_tally *t
     for (size_t i = 0; i < n && bits < 16; i++) {
         uint64_t was = td_matrix_bytes(m[i]);
         bool owned = m[i]->owned != NULL;
-        TD_TRY(narrow(m[i], bits, err));
+        TD_TRY(td_model_narrow(m[i], bits, err));
         if (!m[i]->data)
             continue;
         *(owned ? &t->heap_bytes : &t->weight_bytes) -= was;

@@ -77,6 +77,10 @@ static void text_flows_while_it_cannot_be_a_stop_string(void **state) {
     assert_false(td_stop_release(&s, false, &fresh, &n));
     assert_int_equal(n, 2);
     assert_memory_equal(fresh, "Ex", 2);
+    assert_int_equal(td_buf_puts(&s.text, "yEN"), TD_OK);
+    assert_false(td_stop_release(&s, false, &fresh, &n));
+    td_stop_drop(&s);
+    assert_string_equal(td_buf_str(&s.text), "fooExy");
     td_stop_free(&s);
 }
 
