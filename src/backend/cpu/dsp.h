@@ -29,6 +29,7 @@ typedef struct td_tile {
     uint32_t n_o, n_r;
     uint32_t k0, k1;
     bool first, last;
+    size_t ahead; /* float: request the weights that lie so many bytes behind those in use; 0: do not */
 } td_tile;
 
 typedef void (*td_tile_fn)(const td_tile *t);

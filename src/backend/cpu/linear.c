@@ -8,19 +8,22 @@
  *   - affine of 4 and 8 bits: integers, with x quantised once a call (unless float_activations).
  *   - everything else: decoded to f32 scratch, then as f32.
  *
- * With many rows a float tile is cut three ways so that what is used again is near: blocks of ROW_BLOCK rows; panels
- * of inputs, so that the activations of a register tile stay in the first-level cache; and tiles of outputs, whose
- * panel stays in the second. Accumulators wait in scratch between panels. None of the cuts shows in the result. */
+ * With many rows a float tile is cut three ways so that what is used again is near: blocks of OUT_BLOCK outputs and
+ * panels of PANEL inputs, whose weights stay in the first-level cache, and blocks of ROW_BLOCK rows, whose panel stays
+ * in the second. Accumulators wait in scratch between panels. None of the cuts shows in the result. */
 #include "backend/cpu/cpu.h"
 
 #include <string.h>
 
 #define ROW_BLOCK 64 /* of float products; TD_DSP_Q_ROWS of quantised ones */
 /* Above this many rows plain 16-bit weights are decoded before use. */
-#define FUSED_ROWS 8
+#define FUSED_ROWS 16
 #define DECODE_BYTES (512u << 10)
-#define PANEL 1024 /* inputs of a float product at a time when there are many rows */
+#define PANEL 512    /* inputs of a float product at a time when there are many rows */
+#define OUT_BLOCK 12 /* and outputs: a panel of their weights fills half of the first-level cache */
 #define MAX_MATS 8
+/* How far ahead of their use float weights are requested from memory. */
+#define AHEAD 32768
 /* Elements above which the quantisation of x is worth a job of its own. */
 #define QUANTIZE_JOB 65536
 
@@ -87,7 +90,7 @@ const void *cpu_input_row(const cpu_input *in, cpu_path path, uint32_t i) {
 /* ---- one tile ---- */
 
 static size_t acc_bytes(const td_cpu *c) {
-    const size_t bytes = (size_t)CPU_MAX_TILE * ROW_BLOCK * c->dsp.lanes * sizeof(float);
+    const size_t bytes = (size_t)OUT_BLOCK * ROW_BLOCK * c->dsp.lanes * sizeof(float);
     return bytes > c->dsp.q_scratch ? bytes : c->dsp.q_scratch;
 }
 
@@ -100,19 +103,42 @@ size_t cpu_product_bytes(const td_cpu *c, uint32_t n_in) {
     return acc_bytes(c) + decode_bytes(n_in);
 }
 
-/* A tile of f32, f16 or bf16 weights, cut into row blocks and panels. */
-static void run_float(td_tile_fn dot, td_tile t, const void *const *x, uint32_t n, float *y) {
-    const uint32_t panel = n <= 4 ? t.w->n_in : PANEL;
+/* OUT_BLOCK outputs of f32, f16 or bf16 weights times many rows, cut into row blocks and panels. */
+static void run_many(td_tile_fn dot, td_tile t, const void *const *x, uint32_t n, float *y) {
     for (uint32_t r = 0; r < n; r += ROW_BLOCK) {
         t.x = x + r;
         t.n_r = min_u32(n - r, ROW_BLOCK);
         t.y = y + r * t.y_stride;
         for (t.k0 = 0; t.k0 < t.w->n_in; t.k0 = t.k1) {
-            t.k1 = min_u32(t.w->n_in - t.k0, panel) + t.k0;
+            t.k1 = min_u32(t.w->n_in - t.k0, PANEL) + t.k0;
             t.first = t.k0 == 0;
             t.last = t.k1 == t.w->n_in;
             dot(&t);
         }
+    }
+}
+
+/* Up to FUSED_ROWS rows need no panels: the second four find a few outputs' weights where the first left them. */
+static void run_few(td_tile_fn dot, td_tile t, const void *const *x, uint32_t n, float *y) {
+    t.x = x;
+    t.n_r = n;
+    t.y = y;
+    t.k1 = t.w->n_in;
+    t.first = t.last = true;
+    dot(&t);
+}
+
+static void run_float(td_tile_fn dot, td_tile t, const void *const *x, uint32_t n, float *y) {
+    const td_matrix *w = t.w;
+    const uint32_t n_o = t.n_o, step = n <= 4 ? n_o : n <= FUSED_ROWS ? OUT_BLOCK / 2 : OUT_BLOCK;
+    for (uint32_t o = 0; o < n_o; o += t.n_o) {
+        t.n_o = min_u32(n_o - o, step);
+        td_matrix block = td_matrix_rows(w, o, t.n_o);
+        t.w = &block;
+        if (n <= FUSED_ROWS)
+            run_few(dot, t, x, n, y + o);
+        else
+            run_many(dot, t, x, n, y + o);
     }
 }
 
@@ -146,6 +172,7 @@ static void run_decoded(td_cpu *c, td_tile t, uint32_t n_o, const void *const *x
     td_matrix decoded = {.format = TD_FORMAT_F32,
                          .bits = 32,
                          .n_stack = 1,
+                         .n_out = n_o,
                          .n_in = w->n_in,
                          .row_bytes = (size_t)w->n_in * sizeof(float),
                          .data = (const uint8_t *)scratch};
@@ -180,9 +207,10 @@ void cpu_product_tile(td_cpu *c, void *block, const td_matrix *w, uint32_t o0, u
         run_quantised(c->dsp.dot_q4, t, x, n, y);
     else if (path == CPU_PATH_Q8)
         run_quantised(c->dsp.dot_q8, t, x, n, y);
-    else if (dot)
+    else if (dot) {
+        t.ahead = AHEAD;
         run_float(dot, t, x, n, y);
-    else
+    } else
         run_decoded(c, t, n_o, x, n, y, (float *)(void *)((uint8_t *)block + acc_bytes(c)));
 }
 

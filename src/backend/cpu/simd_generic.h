@@ -15,7 +15,8 @@
 
 #define LANES 4
 #define INLINE static inline __attribute__((always_inline, unused))
-/* Outputs per tile for 1, 2, 3 and 4 rows; queries per tile of attention; vectors per tile of its mixing. */
+/* Outputs per tile for 1, 2, 3 and 4 rows; queries per tile of attention; vectors per tile of its
+ * mixing. */
 #define VF_TILE_O1 4
 #define VF_TILE_O2 4
 #define VF_TILE_O3 2

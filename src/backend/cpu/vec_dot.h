@@ -2,8 +2,8 @@
  *
  * A register tile holds the accumulators of NO outputs times NR rows; each step loads (and widens) NO vectors of
  * weights and NR of activations for NO*NR fused multiply-adds. Which tile an element falls into changes nothing: its
- * own accumulator sees the same products in the same order. More than four rows go in fours; the weights of the
- * second four come from the first-level cache, because drivers cut the inputs when there are many rows. */
+ * own accumulator sees the same products in the same order. More than four rows go in fours; drivers cut so that the
+ * weights of the next four are still in the first-level cache. */
 #ifndef TD_BACKEND_CPU_VEC_DOT_H
 #define TD_BACKEND_CPU_VEC_DOT_H
 
@@ -28,27 +28,47 @@ INLINE void dot_tile(const td_tile *t, const int kind, uint32_t o0, uint32_t r0,
     const size_t size = kind == KIND_F32 ? 4 : 2, stride = t->w->row_bytes;
     const uint8_t *w = t->w->data + o0 * stride;
     const float *x[4];
+    const size_t ahead = r0 == 0 ? t->ahead : 0;
     vf acc[8][4];
     for (int r = 0; r < NR; r++)
         x[r] = t->x[r0 + (uint32_t)r];
     float *saved = t->acc + ((size_t)o0 * t->n_r + r0) * LANES;
 #pragma GCC unroll 8
     for (int o = 0; o < NO; o++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int r = 0; r < NR; r++)
             acc[o][r] = t->first ? vf_zero() : vf_load(saved + ((size_t)o * t->n_r + (size_t)r) * LANES);
     uint32_t k = t->k0;
     for (; k + LANES <= t->k1; k += LANES) {
-        vf xv[4];
-#pragma GCC unroll 4
-        for (int r = 0; r < NR; r++)
-            xv[r] = vf_load(x[r] + k);
+        if (ahead && k * size % 64 == 0)
 #pragma GCC unroll 8
-        for (int o = 0; o < NO; o++) {
-            vf wv = load_weights(kind, w + (size_t)o * stride + k * size);
-#pragma GCC unroll 4
+            for (int o = 0; o < NO; o++)
+                __builtin_prefetch(w + (size_t)o * stride + k * size + ahead);
+        /* the shorter side waits in registers */
+        if (NO > NR) {
+            vf xv[4];
+#pragma GCC unroll 8
             for (int r = 0; r < NR; r++)
-                acc[o][r] = vf_fma(wv, xv[r], acc[o][r]);
+                xv[r] = vf_load(x[r] + k);
+#pragma GCC unroll 8
+            for (int o = 0; o < NO; o++) {
+                vf wv = load_weights(kind, w + (size_t)o * stride + k * size);
+#pragma GCC unroll 8
+                for (int r = 0; r < NR; r++)
+                    acc[o][r] = vf_fma(wv, xv[r], acc[o][r]);
+            }
+        } else {
+            vf wv[4];
+#pragma GCC unroll 8
+            for (int o = 0; o < NO; o++)
+                wv[o] = load_weights(kind, w + (size_t)o * stride + k * size);
+#pragma GCC unroll 8
+            for (int r = 0; r < NR; r++) {
+                vf xv = vf_load(x[r] + k);
+#pragma GCC unroll 8
+                for (int o = 0; o < NO; o++)
+                    acc[o][r] = vf_fma(wv[o], xv, acc[o][r]);
+            }
         }
     }
     if (k < t->k1) {
@@ -56,14 +76,14 @@ INLINE void dot_tile(const td_tile *t, const int kind, uint32_t o0, uint32_t r0,
 #pragma GCC unroll 8
         for (int o = 0; o < NO; o++) {
             vf wv = load_last_weights(kind, w + (size_t)o * stride + k * size, n);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (int r = 0; r < NR; r++)
                 acc[o][r] = vf_fma(wv, vf_load_n(x[r] + k, n), acc[o][r]);
         }
     }
 #pragma GCC unroll 8
     for (int o = 0; o < NO; o++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int r = 0; r < NR; r++)
             if (t->last)
                 t->y[(r0 + (size_t)r) * t->y_stride + o0 + (size_t)o] = vf_sum(acc[o][r]);
@@ -86,15 +106,16 @@ INLINE void dot_tile(const td_tile *t, const int kind, uint32_t o0, uint32_t r0,
     DOT_ROWS(kind, VF_TILE_O3, 3)                                                                                      \
     DOT_ROWS(kind, VF_TILE_O4, 4)                                                                                      \
     static void dot_##kind(const td_tile *t) {                                                                         \
-        uint32_t r = 0;                                                                                                \
-        for (; r + 4 <= t->n_r; r += 4)                                                                                \
-            dot_##kind##_4_rows(t, r);                                                                                 \
-        if (t->n_r - r == 1)                                                                                           \
-            dot_##kind##_1_rows(t, r);                                                                                 \
-        else if (t->n_r - r == 2)                                                                                      \
-            dot_##kind##_2_rows(t, r);                                                                                 \
-        else if (t->n_r - r == 3)                                                                                      \
-            dot_##kind##_3_rows(t, r);                                                                                 \
+        static void (*const rows[])(const td_tile *, uint32_t) = {                                                     \
+            dot_##kind##_1_rows,                                                                                       \
+            dot_##kind##_2_rows,                                                                                       \
+            dot_##kind##_3_rows,                                                                                       \
+            dot_##kind##_4_rows,                                                                                       \
+        };                                                                                                             \
+        for (uint32_t r = 0, n; r < t->n_r; r += n) {                                                                  \
+            n = t->n_r - r < 4 ? t->n_r - r : 4;                                                                       \
+            rows[n - 1](t, r);                                                                                         \
+        }                                                                                                              \
     }
 
 DOT_KIND(F32)
