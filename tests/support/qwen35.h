@@ -148,6 +148,21 @@ static inline void runner_heads(runner *r, const int32_t *token, const float *hi
     ASSERT_OK(td_model_heads(r->f.model, &p, err));
 }
 
+/* The first n K and V rows of a layer, in two sequences over equal layouts (f32). */
+static inline void assert_same_keys(const td_kv_layout *kv, uint32_t layer, const td_kv_seq *x, const td_kv_seq *y,
+                                    uint32_t n) {
+    const td_kv_layer *l = &kv->layer[layer];
+    td_kv_pages px = td_kv_seq_pages(x, l->group), py = td_kv_seq_pages(y, l->group);
+    size_t row = l->head_dim * sizeof(float);
+    for (uint32_t pos = 0; pos < n; pos++)
+        for (uint32_t h = 0; h < l->n_kv_heads; h++) {
+            size_t page = pos / kv->page_tokens, at = ((size_t)h * kv->page_tokens + pos % kv->page_tokens) * row;
+            if (memcmp(px[page] + l->k_offset + at, py[page] + l->k_offset + at, row) != 0 ||
+                memcmp(px[page] + l->v_offset + at, py[page] + l->v_offset + at, row) != 0)
+                fail_msg("layer %u: the keys or values of position %u differ", layer, pos);
+        }
+}
+
 static inline int32_t argmax(const float *x, uint32_t n) {
     uint32_t best = 0;
     for (uint32_t i = 1; i < n; i++)
