@@ -46,8 +46,8 @@
  * have been read. What fails before is no call, and its text without markers is content. What fails later ends the call
  * with complete = false and a reason, and the text from there on is content. Arguments of a complete call always join
  * to one JSON object (a key that the model wrote twice is there twice); those of an incomplete one end where they broke
- * off, and are deliberately not mended to look whole, so that nobody runs half a command. No text makes
- * push fail: every limit below, reached, is a reason of one of these two kinds.
+ * off, and are deliberately not mended to look whole, so that nobody runs half a command. No text makes push fail:
+ * reaching a limit below is a failure of one of these two kinds.
  *
  * Cost: O(bytes) in time. Memory: a few times the longest thing that must be held (an argument that is not a string,
  * a JSON call whose name comes last), never the answer. A reply belongs to one thread at a time. */

@@ -71,7 +71,6 @@ static td_status head_char(td_reply *r, char c) {
 
 static td_status begin(td_reply *r, uint8_t state) {
     r->at.gemma.state = state;
-    r->at.gemma.depth = 0;
     r->at.gemma.again = true;
     return td_reply_call_begin(r);
 }

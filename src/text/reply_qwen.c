@@ -334,7 +334,7 @@ static td_status value_tag_char(td_reply *r, char c) {
         TD_TRY(end_value(r));
         return r->step == step ? structure(r, found) : td_reply_text_replay(r, PARAMETER, strlen(PARAMETER));
     }
-    if (found < 0 || found == T_PARAMETER) { /* text, but for the last byte, which may begin another tag */
+    if (found <= 0) { /* text, but for the last byte, which may begin another tag */
         char text[TD_REPLY_MAX_MARKER + 1] = {0};
         memcpy(text, q->tag, q->n_tag - 1u);
         q->tag[0] = c;

@@ -49,6 +49,8 @@ static void formats_of_templates(void **state) {
         {"gemma4", "<|channel>thought", {TD_REPLY_THINK_CHANNEL, TD_REPLY_CALLS_NONE}},
         {"qwen35", "tool_calls \"name\" \"arguments\"", {TD_REPLY_THINK_NONE, TD_REPLY_CALLS_JSON}},
         {"qwen35", "\"name\" \"arguments\"", PLAIN},
+        {"qwen35", "\"name\" tool_calls", PLAIN},
+        {"qwen35", "\"arguments\" tool_calls", PLAIN},
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         td_reply_format f = td_reply_format_choose(texts[i].family, texts[i].text), e = texts[i].expected;
@@ -357,6 +359,7 @@ static void tools_are_checked(void **state) {
         td_error err = {0};
         td_reply_options opt = {.format = QWEN, .tools = json, .on_event = stop_at, .user = &never};
         assert_int_equal(td_reply_open(&r, &opt, &err), rows[i].status);
+        assert_int_equal(r != NULL, rows[i].status == TD_OK);
         assert_string_equal(err.message, rows[i].message);
         td_reply_close(&r);
         json_decref(json);
@@ -384,7 +387,11 @@ static void tools_have_limits(void **state) {
     assert_string_equal(err.message, "tools: 4097 of them, at most 4096 are allowed");
     json_decref(tools);
     char name[TD_REPLY_MAX_NAME + 2] = {0};
-    memset(name, 'x', TD_REPLY_MAX_NAME + 1);
+    memset(name, 'x', TD_REPLY_MAX_NAME);
+    tools = json_pack("[{s:s}]", "name", name);
+    assert_int_equal(open_with(tools, &err), TD_OK);
+    json_decref(tools);
+    name[TD_REPLY_MAX_NAME] = 'x';
     tools = json_pack("[{s:s}]", "name", name);
     assert_int_equal(open_with(tools, &err), TD_E_LIMIT);
     json_decref(tools);

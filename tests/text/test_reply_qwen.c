@@ -59,8 +59,11 @@ static const reply_case calls[] = {
     {"not what the schema says", QWEN, OPEN "f>" P("i", "many") P("b", "yes") P("o", "{'a': 1}") P("i2", "x") CLOSE,
      "[T f]{\"i\":\"many\",\"b\":\"yes\",\"o\":\"{'a': 1}\",\"i2\":\"x\"}[.]", tools, false},
     {"Python's literals where they fit", QWEN,
-     OPEN "f>" P("b", "True") P("bn", "None") P("s", "None") P("i", "None") CLOSE,
-     "[T f]{\"b\":true,\"bn\":null,\"s\":\"None\",\"i\":\"None\"}[.]", tools, false},
+     OPEN "f>" P("b", "True") P("bn", "None") P("s", "None") P("i", "None") CLOSE OPEN "f>" P("b", "False")
+         P("i", "False") P("bn", "Fals") CLOSE,
+     "[T f]{\"b\":true,\"bn\":null,\"s\":\"None\",\"i\":\"None\"}[.][T "
+     "f]{\"b\":false,\"i\":\"False\",\"bn\":\"Fals\"}[.]",
+     tools, false},
     {"string or null", QWEN,
      OPEN "f>" P("sn", "null") P("opt", "nul") P("opt", "nulls") P("opt", "42") P("sn", "") CLOSE,
      "[T f]{\"sn\":null,\"opt\":\"nul\",\"opt\":\"nulls\",\"opt\":\"42\",\"sn\":\"\"}[.]", tools, false},
@@ -292,6 +295,12 @@ static void sizes_and_nesting_end_at_their_limits(void **state) {
     size_t at = strlen(deep);
     memset(deep + at, '[', TD_REPLY_MAX_NESTING + 1);
     strcpy(deep + at + TD_REPLY_MAX_NESTING + 1, "\n</parameter>" CLOSE);
+    expect_start(deep, ' ', 0, "[T f]{\"a\":[!][C][[[", "nested deeper than 100 levels");
+    strcpy(deep + at + TD_REPLY_MAX_NESTING + 1, "\n</parameter>\n");
+    expect_start(deep, ' ', 0, "[T f]{\"a\":[!][C][[[", "nested deeper than 100 levels");
+    strcpy(deep + at + TD_REPLY_MAX_NESTING + 1, "\n</function>\n");
+    expect_start(deep, ' ', 0, "[T f]{\"a\":[!][C][[[", "nested deeper than 100 levels");
+    strcpy(deep + at + TD_REPLY_MAX_NESTING + 1, "\n<parameter=b>\n");
     expect_start(deep, ' ', 0, "[T f]{\"a\":[!][C][[[", "nested deeper than 100 levels");
 }
 

@@ -144,6 +144,7 @@ static inline td_status run_pieces(const reply_case *c, const json_t *tools, con
     td_reply_options opt = {
         .format = c->format, .inside_reasoning = c->inside, .tools = tools, .on_event = transcript_event, .user = t};
     td_status st = td_reply_open(&r, &opt, &err);
+    assert_int_equal(st == TD_OK, r != NULL);
     size_t from = 0;
     for (size_t i = 0; st == TD_OK && i <= n_cuts; i++) {
         size_t to = i < n_cuts ? cuts[i] : n;
