@@ -4,11 +4,14 @@
  * trailing newline of the source dropped, no autoescape, the loop controls (break, continue), the `generation` block
  * and the `do` statement, `tojson` as Python's json.dumps with ensure_ascii off, `raise_exception` and `strftime_now`.
  * Values follow Python: truth, printing, integer division, slices, `'x' * 3`, methods of str, list and dict. Undefined
- * prints as nothing and fails on every other use.
+ * prints as nothing, is walked as an empty list, and fails on most other uses.
  *
  * Known departures from Jinja2 under Python: integers have 64 bits (overflow is an error, not a longer integer);
  * `safe` and `escape` give plain strings, since nothing is escaped automatically; list and dict methods that change
- * their object work (the sandbox of transformers forbids them); there is no loader, so no extends, include or import.
+ * their object work (the sandbox of transformers forbids them); there is no loader, so no extends, include or import;
+ * the filters pprint, random, striptags, urlencode, urlize, wordwrap, xmlattr and filesizeformat are left out; and a
+ * variable given from outside keeps its value until it is set (Jinja2 shows nothing in an inner block when the outer
+ * one sets the name further on).
  *
  * A template and the values it is given are not trusted. Everything that could grow has a ceiling below, and passing
  * one is TD_E_LIMIT with the place in the template. The deepest nesting allowed takes less than 1 MiB of stack. */

@@ -142,7 +142,8 @@ static td_status bind_rest(td_jrun *r, const td_jmacro_def *def, const td_jcall 
     size_t taken = call->n < def->n_parameters ? call->n : def->n_parameters;
     td_jv rest;
     if (def->takes_varargs) {
-        TD_TRY(td_jlist_of(r, TD_J_TUPLE, call->args + taken, call->n - taken, &rest));
+        const td_jv *extra = taken < call->n ? call->args + taken : NULL;
+        TD_TRY(td_jlist_of(r, TD_J_TUPLE, extra, call->n - taken, &rest));
         TD_TRY(td_jscope_set(r, scope, r->t->sym_varargs, rest));
     }
     if (!def->takes_caller || in_scope(scope, r->t->sym_caller))

@@ -266,7 +266,7 @@ static td_status f_slice(td_jrun *r, const td_jinvoke *in, td_jv *out) {
     size_t each = n / (size_t)columns, longer = n % (size_t)columns, at = 0;
     for (size_t i = 0; i < (size_t)columns; i++) {
         size_t have = each + (i < longer);
-        TD_TRY(td_jlist_of(r, TD_J_PLAIN_LIST, items + at, have, &column));
+        TD_TRY(td_jlist_of(r, TD_J_PLAIN_LIST, have ? items + at : NULL, have, &column));
         if (!td_jv_missing(in->arg[1]) && i >= longer)
             TD_TRY(td_jlist_push(r, column.list, in->arg[1]));
         TD_TRY(td_jlist_push(r, list, column));
