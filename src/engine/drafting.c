@@ -10,9 +10,20 @@
 #include "decode/drafter_model.h"
 
 #define AUTO_DEPTH 8u
+#define LOOKUP_DEPTH 8u /* tokens that lookup may append to another drafter's: they cost rows, but no drafting */
+
+/* What a drafter is asked for at most; what lookup appends is on top of it. */
+static uint32_t own_depth(const td_engine_options *o) {
+    return o->num_mtp_tokens == TD_DEPTH_AUTO ? AUTO_DEPTH : o->num_mtp_tokens;
+}
+
+static uint32_t chained_depth(const td_engine_options *o) {
+    uint32_t depth = own_depth(o) + LOOKUP_DEPTH;
+    return depth < TD_MAX_DRAFT ? depth : TD_MAX_DRAFT;
+}
 
 uint32_t td_drafting_depth(const td_engine_options *o) {
-    return o->num_mtp_tokens == TD_DEPTH_AUTO ? AUTO_DEPTH : o->num_mtp_tokens;
+    return o->lookup && own_depth(o) ? chained_depth(o) : own_depth(o);
 }
 
 td_status td_drafting_check(const td_engine_options *o, td_error *err) {
@@ -104,11 +115,13 @@ static td_status open_draft_model(td_engine *e, const td_engine_options *o, td_e
     return st == TD_OK ? TD_OK : td_error_prefix(err, st, "draft model");
 }
 
-static td_status open_lookup(td_engine *e, td_error *err) {
+static td_status open_lookup(td_engine *e, const td_engine_options *o, td_error *err) {
     if (e->drafter) {
         td_drafter *inner = e->drafter;
         td_drafter_chain_options c = td_drafter_chain_options_default();
         c.ngrams.n_ctx = e->info.n_ctx;
+        c.inner_depth = own_depth(o);
+        e->info.mtp_depth = chained_depth(o);
         td_status st = td_drafter_chain_open(&e->drafter, inner, &c, err);
         if (st != TD_OK)
             e->drafter = inner;
@@ -154,7 +167,7 @@ static td_status open_drafter(td_engine *e, const td_engine_options *o, td_error
         TD_TRY(open_heads(e, o, err));
     else
         TD_TRY(check_heads(e, o, err));
-    return o->lookup ? open_lookup(e, err) : TD_OK;
+    return o->lookup ? open_lookup(e, o, err) : TD_OK;
 }
 
 td_status td_drafting_open(td_engine *e, const td_engine_options *o, td_error *err) {
@@ -164,15 +177,16 @@ td_status td_drafting_open(td_engine *e, const td_engine_options *o, td_error *e
         snprintf(e->reason, sizeof e->reason, "the depth is 0 (--num-mtp-tokens 0)");
         return TD_OK;
     }
+    e->info.mtp_depth = own_depth(o);
     TD_TRY(open_drafter(e, o, err));
     if (!e->drafter) {
+        e->info.mtp_depth = 0;
         explain(e, o);
         return TD_OK;
     }
     e->info.mtp_kind = e->drafter->kind;
     e->info.drafter_format = e->drafter->format;
     e->info.mtp_active = true;
-    e->info.mtp_depth = td_drafting_depth(o);
     e->info.mtp_auto = o->num_mtp_tokens == TD_DEPTH_AUTO;
     e->info.memory.drafter = e->drafter->weight_bytes + e->drafter->heap_bytes;
     return TD_OK;

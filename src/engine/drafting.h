@@ -6,7 +6,7 @@
 
 #include "engine/engine.h"
 
-/* Drafts a round that the options allow at most. */
+/* Drafts a round that the options allow at most, whichever drafter it will be; e->info.mtp_depth is what it is. */
 uint32_t td_drafting_depth(const td_engine_options *o);
 
 /* TD_E_ARG: options that contradict each other. */
