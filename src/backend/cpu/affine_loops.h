@@ -62,7 +62,7 @@ INLINE void pack_vector(uint8_t *to, const lane_rows *l, uint32_t at, uint32_t n
 #pragma GCC unroll 16
     for (uint32_t j = 0; j < LANES; j++)
         if (4 * j < n)
-            store_codes(to + j * VECTOR_BYTES, bits == 8 && FLIP ? flip(v[j]) : v[j]);
+            store_codes(to + j * VECTOR_BYTES, bits == 8 && FLIP != 0 ? flip(v[j]) : v[j]);
 }
 
 /* Codes of inputs [k0, k1). */
@@ -108,7 +108,7 @@ INLINE void pack_all_scales(uint8_t *to, const td_matrix *w, const lane_rows *l,
     }
     pack_scales(to, l->scales, w->scale_type, g0, g1);
     pack_scales(to + VECTOR_BYTES, l->biases, w->scale_type, g0, g1);
-    if (bits == 8 && FLIP) /* scale*c + bias = scale*(c - FLIP) + (bias + FLIP*scale) */
+    if (bits == 8 && FLIP != 0) /* scale*c + bias = scale*(c - FLIP) + (bias + FLIP*scale) */
         for (uint32_t g = g0; g < g1; g++, to += 2 * VECTOR_BYTES) {
             const vf bias = vf_fma(vf_load(to), vf_set1(FLIP), vf_load(to + VECTOR_BYTES));
             vf_store((float *)(void *)(to + VECTOR_BYTES), bias);
@@ -148,7 +148,7 @@ INLINE void multiply_strip(float *acc, const packed_panel *p, const void *const 
         vi w[8];
         if (next)
             prefetch_share(next, k, b, bits);
-        unpack(w, p->codes + b * CODE_BYTES(bits), bits);
+        unpack_block(w, p->codes + b * CODE_BYTES(bits), bits);
 #pragma GCC unroll 8
         for (int r = 0; r < NR; r++)
             t[r] = vf_fma(dot_block(w, xb[r][b].q, bits), vf_set1(xb[r][b].scale), t[r]);

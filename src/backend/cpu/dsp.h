@@ -58,7 +58,15 @@ typedef struct td_dsp {
     void (*load_f32)(float *to, const void *from, size_t n);
     void (*load_bf16)(float *to, const void *from, size_t n);
     void (*load_f16)(float *to, const void *from, size_t n);
+    void (*load_e4m3)(float *to, const void *from, size_t n); /* 0x7F and 0xFF: NaN */
     void (*store_bf16)(void *to, const float *from, size_t n);
+
+    /* Codes of 2, 3, 5 or 6 bits, a little-endian stream, to bytes; nibbles, low first, to bytes through a table. n is
+     * a multiple of 16. */
+    void (*unpack)(uint8_t *to, const uint8_t *from, uint32_t n, uint32_t bits);
+    void (*unpack_table)(uint8_t *to, const uint8_t *from, uint32_t n, const uint8_t table[16]);
+    /* x[i] *= s[i / group]; group a multiple of 16. */
+    void (*scale_groups)(float *x, const float *s, uint32_t n, uint32_t group);
 
     /* Attention. Rows of q, k, v and out lie `stride` floats apart, a multiple of TD_DSP_MAX_LANES; what lies beyond
      * the head's size is zero. n_k is a multiple of 4 here, k and v have that many rows.

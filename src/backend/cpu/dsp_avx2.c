@@ -14,6 +14,7 @@
 #include "backend/cpu/vec_affine.h"
 #include "backend/cpu/vec_attention.h"
 #include "backend/cpu/vec_dot.h"
+#include "backend/cpu/unpack_x86.h"
 #include "backend/cpu/vec_rows.h"
 
 typedef __m256i vi;
@@ -116,7 +117,7 @@ INLINE vi flip(vi v) {
 
 /* ---- products ---- */
 
-INLINE void unpack(vi *w, const uint8_t *codes, const int bits) {
+INLINE void unpack_block(vi *w, const uint8_t *codes, const int bits) {
     const vi nibble = _mm256_set1_epi8(15);
 #pragma GCC unroll 8
     for (int d = 0; d < bits; d++) {
@@ -159,6 +160,8 @@ void td_dsp_init_avx2(td_dsp *d) {
     d->name = "avx2";
     fill_vector_slots(d);
     fill_affine_slots(d);
+    d->unpack = unpack_x86;
+    d->unpack_table = unpack_table_x86;
 }
 
 #else

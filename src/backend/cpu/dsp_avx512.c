@@ -13,6 +13,7 @@
 #include "backend/cpu/vec_affine.h"
 #include "backend/cpu/vec_attention.h"
 #include "backend/cpu/vec_dot.h"
+#include "backend/cpu/unpack_x86.h"
 #include "backend/cpu/vec_rows.h"
 
 typedef __m512i vi;
@@ -97,7 +98,7 @@ INLINE vi flip(vi v) {
 
 /* ---- products ---- */
 
-INLINE void unpack(vi *w, const uint8_t *codes, const int bits) {
+INLINE void unpack_block(vi *w, const uint8_t *codes, const int bits) {
     const vi nibble = _mm512_set1_epi8(15);
 #pragma GCC unroll 8
     for (int d = 0; d < bits; d++) {
@@ -130,6 +131,8 @@ void td_dsp_init_avx512(td_dsp *d) {
     d->name = "avx512";
     fill_vector_slots(d);
     fill_affine_slots(d);
+    d->unpack = unpack_x86;
+    d->unpack_table = unpack_table_x86;
 }
 
 #else

@@ -74,7 +74,7 @@ INLINE vi flip(vi v) {
     return v;
 }
 
-INLINE void unpack(vi *w, const uint8_t *codes, const int bits) {
+INLINE void unpack_block(vi *w, const uint8_t *codes, const int bits) {
     for (int d = 0; d < bits; d++) {
         vi v;
         memcpy(&v, codes + d * VECTOR_BYTES, sizeof v);
@@ -99,9 +99,29 @@ INLINE vf dot_block(const vi *w, const int8_t *q, const int bits) {
 
 #include "backend/cpu/affine_loops.h"
 
+/* Eight codes of b bits are b bytes. */
+static void unpack(uint8_t *to, const uint8_t *from, uint32_t n, uint32_t bits) {
+    for (uint32_t i = 0; i < n; i += 8, from += bits) {
+        uint64_t word = 0;
+        for (uint32_t j = 0; j < bits; j++)
+            word |= (uint64_t)from[j] << 8 * j;
+        for (uint32_t j = 0; j < 8; j++)
+            to[i + j] = (uint8_t)(word >> bits * j & ((1u << bits) - 1));
+    }
+}
+
+static void unpack_table(uint8_t *to, const uint8_t *from, uint32_t n, const uint8_t table[16]) {
+    for (uint32_t i = 0; i < n; i += 2, from++) {
+        to[i] = table[*from & 15];
+        to[i + 1] = table[*from >> 4];
+    }
+}
+
 void td_dsp_init_generic(td_dsp *d) {
     d->isa = TD_ISA_GENERIC;
     d->name = "generic";
     fill_vector_slots(d);
     fill_affine_slots(d);
+    d->unpack = unpack;
+    d->unpack_table = unpack_table;
 }

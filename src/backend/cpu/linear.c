@@ -6,7 +6,9 @@
  *   - f32, bf16, f16: floats, widened on the way into the registers. With many rows a tile is first decoded to f32
  *     scratch, because the conversion would be repeated for every four rows; the products are the same, bit for bit.
  *   - affine of 4 and 8 bits: integers, with x quantised once a call (unless float_activations).
- *   - everything else: decoded to f32 scratch, then as f32.
+ *   - affine of 2, 3, 5 and 6 bits, and MXFP4: their codes are unpacked to bytes a tile at a time, and are then affine
+ * of 8 bits. An E2M1 element is half of a whole number from -12 to 12: code = that + 12, scale = half the group's.
+ *   - FP8, MXFP8, NVFP4 (its groups are too short for the integers): decoded to f32 scratch, then as f32.
  *
  * With many rows a float tile is cut three ways so that what is used again is near: blocks of OUT_BLOCK outputs and
  * panels of PANEL inputs, whose weights stay in the first-level cache, and blocks of ROW_BLOCK rows, whose panel stays
@@ -32,9 +34,9 @@ static uint32_t min_u32(uint32_t a, uint32_t b) {
 }
 
 cpu_path cpu_path_of(const td_cpu *c, const td_matrix *w) {
-    if (w->format != TD_FORMAT_AFFINE || c->float_activations)
+    if (c->float_activations || (w->format != TD_FORMAT_AFFINE && w->format != TD_FORMAT_MXFP4))
         return CPU_PATH_FLOAT;
-    return w->bits == 4 ? CPU_PATH_Q4 : w->bits == 8 ? CPU_PATH_Q8 : CPU_PATH_FLOAT;
+    return w->format == TD_FORMAT_AFFINE && w->bits == 4 ? CPU_PATH_Q4 : CPU_PATH_Q8;
 }
 
 /* ---- activations ---- */
@@ -151,6 +153,34 @@ static void run_quantised(td_tile_fn dot, td_tile t, const void *const *x, uint3
     }
 }
 
+/* E2M1 elements, by code: twice their value plus 12; and as E4M3. */
+static const uint8_t e2m1_bytes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+static const uint8_t e2m1_as_e4m3[16] = {0x00, 0x30, 0x38, 0x3C, 0x40, 0x44, 0x48, 0x4C,
+                                         0x80, 0xB0, 0xB8, 0xBC, 0xC0, 0xC4, 0xC8, 0xCC};
+
+/* n scale bytes of a block format. */
+static void load_scales(const td_cpu *c, float *to, const td_matrix *w, const uint8_t *bytes, uint32_t n) {
+    if (w->scale_type == TD_DTYPE_F8_E4M3) {
+        c->dsp.load_e4m3(to, bytes, n);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        to[i] = c->e8m0[bytes[i]];
+}
+
+/* Multiplies each group of a decoded row by its scale byte. */
+static void scale_row(td_cpu *c, float *row, const td_matrix *w, uint32_t o) {
+    enum { AT_ONCE = 64 };
+    const uint8_t *bytes = w->scales + o * w->scale_row_bytes;
+    for (uint32_t g = 0, n; g < w->n_in / w->group; g += n) {
+        float scales[AT_ONCE];
+        n = min_u32(w->n_in / w->group - g, AT_ONCE);
+        load_scales(c, scales, w, bytes + g, n);
+        c->dsp.scale_groups(row + (size_t)g * w->group, scales, n * w->group, w->group);
+    }
+}
+
+/* The numbers of td_matrix_row_f32, bit for bit. */
 static void decode_row(td_cpu *c, float *to, const td_matrix *w, uint32_t o) {
     const uint8_t *row = w->data + o * w->row_bytes;
     switch (w->format) {
@@ -160,6 +190,20 @@ static void decode_row(td_cpu *c, float *to, const td_matrix *w, uint32_t o) {
     case TD_FORMAT_F16:
         c->dsp.load_f16(to, row, w->n_in);
         return;
+    case TD_FORMAT_F8_E4M3:
+        c->dsp.load_e4m3(to, row, w->n_in);
+        return;
+    case TD_FORMAT_MXFP8:
+        c->dsp.load_e4m3(to, row, w->n_in);
+        scale_row(c, to, w, o);
+        return;
+    case TD_FORMAT_NVFP4: {
+        uint8_t *bytes = (uint8_t *)(to + w->n_in) - w->n_in; /* the end of the row: read before it is written */
+        c->dsp.unpack_table(bytes, row, w->n_in, e2m1_as_e4m3);
+        c->dsp.load_e4m3(to, bytes, w->n_in);
+        scale_row(c, to, w, o);
+        return;
+    }
     default:
         td_matrix_row_f32(w, o, to);
     }
@@ -186,6 +230,55 @@ static void run_decoded(td_cpu *c, td_tile t, uint32_t n_o, const void *const *x
     }
 }
 
+/* ---- codes to bytes ---- */
+
+/* Rows [o, o + n) of `w` as affine weights of 8 bits in scratch. */
+static td_matrix unpack_rows(td_cpu *c, const td_matrix *w, uint32_t o, uint32_t n, uint8_t *scratch) {
+    td_matrix m = td_matrix_rows(w, o, n);
+    m.format = TD_FORMAT_AFFINE;
+    m.bits = 8;
+    m.data = scratch;
+    m.row_bytes = w->n_in;
+    const uint32_t groups = w->n_in / w->group;
+    float *scales = (float *)(void *)(scratch + (size_t)n * w->n_in), *biases = scales + (size_t)n * groups;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint8_t *codes = w->data + (o + i) * w->row_bytes;
+        uint8_t *to = scratch + (size_t)i * w->n_in;
+        if (w->format == TD_FORMAT_AFFINE) {
+            c->dsp.unpack(to, codes, w->n_in, w->bits);
+            continue;
+        }
+        c->dsp.unpack_table(to, codes, w->n_in, e2m1_bytes);
+        load_scales(c, scales + (size_t)i * groups, w, w->scales + (o + i) * w->scale_row_bytes, groups);
+        for (uint32_t g = 0; g < groups; g++) {
+            float *s = &scales[(size_t)i * groups + g];
+            biases[(size_t)i * groups + g] = -6.0f * *s;
+            *s *= 0.5f;
+        }
+    }
+    if (w->format != TD_FORMAT_AFFINE) {
+        m.scale_type = TD_DTYPE_F32;
+        m.scale_row_bytes = groups * sizeof(float);
+        m.scales = (const uint8_t *)scales;
+        m.biases = (const uint8_t *)biases;
+    }
+    return m;
+}
+
+static void run_unpacked(td_cpu *c, td_tile t, uint32_t n_o, const void *const *x, uint32_t n, float *y,
+                         uint8_t *scratch) {
+    const td_matrix *w = t.w;
+    const uint32_t at_once = (uint32_t)(decode_bytes(w->n_in) / (w->n_in + w->n_in / 4)); /* scales: 2/32 floats */
+    for (uint32_t o = 0; o < n_o; o += t.n_o) {
+        t.n_o = min_u32(n_o - o, at_once > 48 ? 48 : at_once);
+        const td_matrix bytes = unpack_rows(c, w, o, t.n_o, scratch);
+        t.w = &bytes;
+        run_quantised(c->dsp.dot_q8, t, x, n, y + o);
+    }
+}
+
+/* ---- any format ---- */
+
 /* The kernel that reads float weights as they lie; NULL: decode first. */
 static td_tile_fn direct_kernel(const td_cpu *c, const td_matrix *w, uint32_t n) {
     if (w->format == TD_FORMAT_F32)
@@ -205,8 +298,10 @@ void cpu_product_tile(td_cpu *c, void *block, const td_matrix *w, uint32_t o0, u
     td_tile t = {.w = &rows, .y_stride = y_stride, .acc = block, .n_o = n_o};
     if (path == CPU_PATH_Q4)
         run_quantised(c->dsp.dot_q4, t, x, n, y);
-    else if (path == CPU_PATH_Q8)
+    else if (path == CPU_PATH_Q8 && w->format == TD_FORMAT_AFFINE && w->bits == 8)
         run_quantised(c->dsp.dot_q8, t, x, n, y);
+    else if (path == CPU_PATH_Q8)
+        run_unpacked(c, t, n_o, x, n, y, (uint8_t *)block + acc_bytes(c));
     else if (dot) {
         t.ahead = AHEAD;
         run_float(dot, t, x, n, y);

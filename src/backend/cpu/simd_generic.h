@@ -68,6 +68,11 @@ INLINE vf vf_load_f16(const void *p) {
     return (vf){td_f16_to_f32(h[0]), td_f16_to_f32(h[1]), td_f16_to_f32(h[2]), td_f16_to_f32(h[3])};
 }
 
+INLINE vf vf_load_e4m3(const void *p) {
+    const uint8_t *b = p;
+    return (vf){td_e4m3_to_f32(b[0]), td_e4m3_to_f32(b[1]), td_e4m3_to_f32(b[2]), td_e4m3_to_f32(b[3])};
+}
+
 INLINE vf vf_add(vf a, vf b) {
     return a + b;
 }

@@ -27,7 +27,7 @@
  *   widen_row(p, type, n)       n <= LANES scales of a type to floats, zeros behind
  *   transpose(v)                LANES x LANES dwords, in place
  *   flip(v), store_codes(p, v)
- *   unpack(w, codes, bits)      the vectors that dot_block wants of a packed block
+ *   unpack_block(w, codes, bits)  the vectors that dot_block wants of a packed block
  *   dot_block(w, q, bits)       sums of codes times activations, converted to floats
  * and then includes affine_loops.h. */
 #ifndef TD_BACKEND_CPU_VEC_AFFINE_H

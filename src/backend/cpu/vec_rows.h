@@ -142,6 +142,24 @@ static void rows_load_f16(float *to, const void *from, size_t n) {
     }
 }
 
+static void rows_load_e4m3(float *to, const void *from, size_t n) {
+    const uint8_t *p = from;
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        vf_store(to + i, vf_load_e4m3(p + i));
+    if (i < n) {
+        uint8_t part[LANES] = {0};
+        memcpy(part, p + i, n - i);
+        vf_store_n(to + i, vf_load_e4m3(part), (uint32_t)(n - i));
+    }
+}
+
+static void rows_scale_groups(float *x, const float *s, uint32_t n, uint32_t group) {
+    for (uint32_t g = 0; g < n / group; g++, x += group)
+        for (uint32_t i = 0; i < group; i += LANES)
+            vf_store(x + i, vf_mul(vf_load(x + i), vf_set1(s[g])));
+}
+
 static void rows_store_bf16(void *to, const float *from, size_t n) {
     uint8_t *p = to;
     for (size_t i = 0; i < n; i++) {
@@ -159,6 +177,8 @@ static void fill_vector_slots(td_dsp *d) {
     d->load_f32 = rows_load_f32;
     d->load_bf16 = rows_load_bf16;
     d->load_f16 = rows_load_f16;
+    d->load_e4m3 = rows_load_e4m3;
+    d->scale_groups = rows_scale_groups;
     d->store_bf16 = rows_store_bf16;
     d->score = attention_score;
     d->softmax = attention_softmax;
