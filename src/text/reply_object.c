@@ -37,7 +37,6 @@ void td_reply_object_open(td_reply *r, bool bare) {
     r->at.object.bare = bare;
     if (bare)
         td_buf_clear(&r->raw);
-    r->begun = false;
     r->step = step;
     r->end = end;
 }

@@ -132,7 +132,6 @@ static void open_block(td_reply *r) {
     if (r->replaying)
         return;
     td_buf_clear(&r->raw);
-    r->begun = false;
     if (r->format.calls == TD_REPLY_CALLS_GEMMA4)
         td_reply_gemma_open(r);
     else if (r->format.calls == TD_REPLY_CALLS_QWEN)
@@ -146,7 +145,6 @@ static td_status open_function(td_reply *r, const char *marker) {
         return speak_all(r, marker);
     td_buf_clear(&r->raw);
     TD_TRY(td_buf_puts(&r->raw, marker));
-    r->begun = false;
     td_reply_qwen_open(r, true);
     return TD_OK;
 }

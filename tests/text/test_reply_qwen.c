@@ -98,6 +98,8 @@ static const reply_case calls[] = {
     {"content around", QWEN, "Let me look.\n\n" OPEN "f>" CLOSE "\n\nDone.", "[C]Let me look.[T f]{}[.][C]\n\nDone.",
      tools, false},
     {"thoughts before", QWEN, "hm\n</think>\n\n" OPEN "f>" CLOSE, "[R]hm[T f]{}[.]", tools, true},
+    {"a call ends the thoughts for good", QWEN, "hm\n" OPEN "f>" CLOSE "\nDone.", "[R]hm[T f]{}[.][C]Done.", tools,
+     true},
     {"a call inside the thoughts", QWEN, "hm\n" OPEN "f>" CLOSE "\n</think>\n\nDone.", "[R]hm[T f]{}[.][C]Done.", tools,
      true},
 };
@@ -157,6 +159,7 @@ static const reply_case malformed[] = {
     {"cut off in a number", QWEN, OPEN "f>\n<parameter=i>\n12", "[T f]{\"i\":12[!]", tools, false},
     {"cut off in an array", QWEN, OPEN "f>\n<parameter=a>\n[1, \"x", "[T f]{\"a\":[1,\"x[!]", tools, false},
     {"cut off in what is not JSON", QWEN, OPEN "f>\n<parameter=a>\n[1, x", "[T f]{\"a\":\"[1, x[!]", tools, false},
+    {"cut off in a string or a number", QWEN, OPEN "f>\n<parameter=si>\n12", "[T f]{\"si\":\"12[!]", tools, false},
     {"cut off in what may be null", QWEN, OPEN "f>\n<parameter=sn>\nnul", "[T f]{\"sn\":\"nul[!]", tools, false},
     {"text between parameters", QWEN, OPEN "f>" P("i", "1") CLOSE OPEN "f>\nhello" CLOSE,
      "[T f]{\"i\":1}[.][T f]{[!][C]hello\n</function>", tools, false},
@@ -188,6 +191,7 @@ static const reply_case hermes[] = {
      J("{\"id\": 12, \"type\": \"function\", \"x\": [{\"name\": 1}], \"name\": \"f\", \"arguments\": {\"a\": 1}, "
        "\"y\": -1}"),
      "[T f]{\"a\":1}[.]", NULL, false},
+    {"numbers among other members", QWEN, J("{\"x\": 1 , \"y\" : [2 ] , \"name\": \"f\"}"), "[T f]{}[.]", NULL, false},
     {"several", QWEN, J("{\"name\": \"f\"}\n{\"name\": \"g\"}") J("{\"name\": \"h\"}"),
      "[T f]{}[.][T g]{}[.][T h]{}[.]", NULL, false},
     {"an array", QWEN, J("[{\"name\": \"f\"}, {\"name\": \"g\", \"arguments\": {}}]") "A", "[T f]{}[.][T g]{}[.][C]A",
