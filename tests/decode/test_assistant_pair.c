@@ -517,6 +517,34 @@ static void a_draft_ends_with_an_end_token(void **state) {
     duo_close(&d);
 }
 
+/* At a temperature of 100 the noise all but decides alone, so a drafter that draws with the trunk's noise of the right
+ * position is right most of the time, and one that does not is right once in 320. */
+static void drafts_are_drawn_with_the_trunk_s_noise(void **state) {
+    (void)state;
+    for (size_t f = 0; f < 3; f++) {
+        stage s;
+        stage_open(&s, &(stage_options){.fixture = fixtures[f], .assistant = true, .full_head = true});
+        td_seq *seq = stage_seq(&s, 300);
+        td_token prompt[20];
+        td_seq_params p = seq_params(200, 4);
+        p.sampling.temperature = 100;
+        p.sampling.seed = f;
+        random_prompt(prompt, 20, f);
+        truth t;
+        truth_make(&t, &s, prompt, 20, &p, 300);
+        seq_start(seq, prompt, 20, &p);
+        stage_play(&s, seq, &t);
+        for (int i = 0; i < 4; i++)
+            if (seq->stats.accepted_at[i] * 2 < seq->stats.drafted_at[i])
+                fail_msg("%s: %llu of %llu drafts accepted at place %d", fixtures[f],
+                         (unsigned long long)seq->stats.accepted_at[i], (unsigned long long)seq->stats.drafted_at[i],
+                         i);
+        td_seq_close(&seq);
+        truth_free(&t);
+        stage_close(&s);
+    }
+}
+
 static void steps_of_no_or_too_many_rows_are_refused(void **state) {
     (void)state;
     duo d;
@@ -567,6 +595,7 @@ int main(void) {
         cmocka_unit_test(assistants_of_every_width_draft),
         cmocka_unit_test(random_weights_are_random_and_repeatable),
         cmocka_unit_test(a_draft_ends_with_an_end_token),
+        cmocka_unit_test(drafts_are_drawn_with_the_trunk_s_noise),
         cmocka_unit_test(steps_of_no_or_too_many_rows_are_refused),
         cmocka_unit_test(no_memory_leaves_nothing_behind),
     };
