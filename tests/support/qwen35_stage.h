@@ -13,12 +13,15 @@
 
 typedef struct stage_options {
     const char *fixture; /* default "qwen35-dense" */
+    const char *path;    /* or a checkpoint directory */
     const char *backend; /* default: the best there is, with one thread */
     td_kv_type kv;
     uint32_t max_seqs, prefill_rows, max_depth, page_tokens; /* default 1, 16, 8, 8 */
     int n_snapshots;
     bool heads; /* draft with the heads of the checkpoint */
     uint32_t shortlist, mtp_bits;
+    const td_token *common; /* [n_common] */
+    size_t n_common;
     td_drafter *drafter; /* or with this, borrowed */
 } stage_options;
 
@@ -49,13 +52,15 @@ static inline void stage_open(stage *s, stage_options o) {
     m.kv_type = o.kv;
     m.page_tokens = o.page_tokens ? o.page_tokens : 8;
     fixture_path(o.fixture ? o.fixture : "qwen35-dense", NULL, path, sizeof path);
-    ASSERT_OK(td_checkpoint_open(&s->ck, path, NULL, err));
+    ASSERT_OK(td_checkpoint_open(&s->ck, o.path ? o.path : path, NULL, err));
     ASSERT_OK(td_model_open(&s->model, s->ck, s->be, &m, err));
     s->drafter = o.drafter;
     if (o.heads) {
         td_drafter_options h = td_drafter_options_default();
         h.max_seqs = d.max_seqs;
         h.shortlist = o.shortlist;
+        h.common = o.common;
+        h.n_common = o.n_common;
         ASSERT_OK(td_drafter_heads_open(&s->own, s->model, &h, err));
         s->drafter = s->own;
     }
