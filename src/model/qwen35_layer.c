@@ -196,24 +196,32 @@ void td_qwen35_attention(const td_qwen35_context *x, const td_qwen35_layer *w, c
 
 /* ---- feed-forward ---- */
 
-/* y <- W_down( silu(W_gate y) * W_up y ) */
-static void mlp(const td_qwen35_context *x, const td_qwen35_layer *w, const td_qwen35_rows *r) {
+/* y <- W_down( silu(gate) * up ), gate and up of which are there already. */
+static void down(const td_qwen35_context *x, const td_qwen35_layer *w, const td_qwen35_rows *r) {
     const td_backend_ops *op = x->be->ops;
     const td_qwen35_scratch *s = &r->s;
     uint32_t ff = x->c->n_ff;
-    op->linear(x->be, s->y, r->n, (td_linear_out[]){{&w->gate, s->gate}, {&w->up, s->up}}, 2);
     op->gated(x->be, s->gate, s->gate, s->up, r->n, ff, ff, ff, ff, TD_ACT_SILU);
     op->linear(x->be, s->gate, r->n, &(td_linear_out){&w->down, s->y}, 1);
 }
 
-/* y <- sum over the k best experts of y, weighted, + sigmoid(w_shared . y) * shared(y). Softmax over all experts, then
- * the k best divided by their sum, is the softmax over those k. */
+/* y <- W_down( silu(W_gate y) * W_up y ) */
+static void mlp(const td_qwen35_context *x, const td_qwen35_layer *w, const td_qwen35_rows *r) {
+    const td_qwen35_scratch *s = &r->s;
+    x->be->ops->linear(x->be, s->y, r->n, (td_linear_out[]){{&w->gate, s->gate}, {&w->up, s->up}}, 2);
+    down(x, w, r);
+}
+
+/* moe <- sum over the k best experts of y, weighted, + sigmoid(w_shared . y) * shared(y). Softmax over all experts,
+ * then the k best divided by their sum, is the softmax over those k. */
 static void experts(const td_qwen35_context *x, const td_qwen35_layer *w, const td_qwen35_rows *r) {
     td_backend *be = x->be;
     const td_backend_ops *op = be->ops;
     const td_qwen35_config *c = x->c;
     const td_qwen35_scratch *s = &r->s;
-    op->linear(be, s->y, r->n, (td_linear_out[]){{&w->router, s->logits_e}, {&w->shared_gate, s->shared}}, 2);
+    const td_linear_out in[] = {
+        {&w->router, s->logits_e}, {&w->shared_gate, s->shared}, {&w->gate, s->gate}, {&w->up, s->up}};
+    op->linear(be, s->y, r->n, in, 4);
     op->route(be, s->expert, s->weight_e, s->logits_e, r->n, c->n_experts, c->n_experts_used, NULL);
     op->moe(be, &(td_moe){.out = s->moe,
                           .x = s->y,
@@ -225,7 +233,7 @@ static void experts(const td_qwen35_context *x, const td_qwen35_layer *w, const 
                           .up = w->expert_up.data ? &w->expert_up : NULL,
                           .down = &w->expert_down,
                           .act = TD_ACT_SILU});
-    mlp(x, w, r);
+    down(x, w, r);
     op->add_gated_rows(be, s->moe, s->y, s->shared, r->n, c->n_embd);
 }
 
