@@ -127,8 +127,10 @@ typedef struct packed_panel {
 INLINE void prefetch_share(const lane_rows *next, uint32_t k, uint32_t b, const int bits) {
     const uint32_t lines = LANES * (uint32_t)bits / 16; /* of 64 bytes, per block of 32 inputs */
 #pragma GCC unroll 8
-    for (uint32_t i = b * lines; i < (b + 1) * lines; i++)
+    for (uint32_t j = 0; j < lines; j++) {
+        const uint32_t i = b * lines + j;
         __builtin_prefetch(next->codes[i % LANES] + next->ahead + k * (uint32_t)bits / 8 + i / LANES * 64);
+    }
 }
 
 /* A strip of `blocks` blocks from input k on times NR rows. `group` is a power of two; `next` NULL: no requests. */

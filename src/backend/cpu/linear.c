@@ -132,7 +132,7 @@ static void run_few(td_tile_fn dot, td_tile t, const void *const *x, uint32_t n,
 
 static void run_float(td_tile_fn dot, td_tile t, const void *const *x, uint32_t n, float *y) {
     const td_matrix *w = t.w;
-    const uint32_t n_o = t.n_o, step = n <= 4 ? n_o : n <= FUSED_ROWS ? OUT_BLOCK / 2 : OUT_BLOCK;
+    const uint32_t n_o = t.n_o, step = n <= 4 ? n_o : n <= FUSED_ROWS ? 2 * OUT_BLOCK : OUT_BLOCK;
     for (uint32_t o = 0; o < n_o; o += t.n_o) {
         t.n_o = min_u32(n_o - o, step);
         td_matrix block = td_matrix_rows(w, o, t.n_o);

@@ -8,7 +8,7 @@
 
 #define LANES 8
 #define INLINE static inline __attribute__((always_inline, unused))
-#define VF_TILE_O1 8
+#define VF_TILE_O1 4
 #define VF_TILE_O2 4
 #define VF_TILE_O3 3
 #define VF_TILE_O4 3

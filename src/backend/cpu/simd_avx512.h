@@ -9,7 +9,7 @@
 #define LANES 16
 #define INLINE static inline __attribute__((always_inline, unused))
 #define VF_TILE_O1 8
-#define VF_TILE_O2 8
+#define VF_TILE_O2 6
 #define VF_TILE_O3 6
 #define VF_TILE_O4 6
 #define VF_TILE_Q 4
