@@ -438,7 +438,6 @@ static td_status quote(td_reply *r) {
 static td_status close_block(td_reply *r) {
     td_reply_gemma *g = &r->at.gemma;
     if (g->state == HEAD && g->n_head == 0) {
-        td_reply_text_seal(r);
         td_reply_call_leave(r);
         return TD_OK;
     }

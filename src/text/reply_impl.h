@@ -224,7 +224,7 @@ td_status td_reply_call_reject(td_reply *r) TD_MUST_CHECK;
 /* A call that began is broken: it ends, and the text step takes over with held[0..n). */
 td_status td_reply_call_fault(td_reply *r, const char *held, size_t n, const char *fmt, ...)
     TD_PRINTF(4, 5) TD_MUST_CHECK;
-/* The block is over. */
+/* The block is over: text follows. Its end has been sealed with the last call, or with the opening marker. */
 void td_reply_call_leave(td_reply *r);
 
 /* ---- the formats: the text behind an opening marker ---- */

@@ -68,7 +68,6 @@ static td_status open_call(td_reply *r) {
 static const char block_end[] = "</tool_call>";
 
 static td_status leave(td_reply *r) {
-    td_reply_text_seal(r);
     td_reply_call_leave(r);
     return TD_OK;
 }

@@ -382,7 +382,6 @@ static td_status after_char(td_reply *r, char c) {
     if (found == TD_REPLY_NO_MATCH)
         return td_reply_call_reject(r);
     if (found == 0) {
-        td_reply_text_seal(r);
         td_reply_call_leave(r);
     } else if (found == 1) {
         td_buf_clear(&r->name);

@@ -110,6 +110,8 @@ static const reply_case slips[] = {
      NULL, false},
     {"bare words", GEMMA4, CALL "call:f{unit:celsius,city:" Q "Paris" Q ",mode:fast}" END,
      "[T f]{\"unit\":\"celsius\",\"city\":\"Paris\",\"mode\":\"fast\"}[.]", NULL, false},
+    {"a bare word, and later one forgotten", GEMMA4, CALL "call:f{a:x,b:" Q "y" Q ",c:Paris, FR" Q "}" END,
+     "[T f]{\"a\":\"x\",\"b\":\"y\",\"c\":\"Paris, FR\"}[.]", NULL, false},
     {"bare words only", GEMMA4, CALL "call:f{a:x,b:y y,c:[p,q],d:{e:z}}" END,
      "[T f]{\"a\":\"x\",\"b\":\"y y\",\"c\":[\"p\",\"q\"],\"d\":{\"e\":\"z\"}}[.]", NULL, false},
     {"bare words, then another call", GEMMA4, CALL "call:f{a:x,b:1}call:g{c:" Q "s" Q "}" END,
