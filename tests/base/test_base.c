@@ -291,6 +291,10 @@ static void ceilings_hold_for_any_size(void **state) {
     assert_int_equal(td_buf_printf(&b, "%s", ""), TD_OK);
     assert_int_equal(td_buf_printf(&b, "%d", 1), TD_E_LIMIT);
     td_buf_free(&b);
+    td_buf_init(&b, 100);
+    assert_int_equal(td_buf_puts(&b, "abc"), TD_OK);
+    assert_int_equal(td_buf_append(&b, "x", SIZE_MAX - 1), TD_E_LIMIT); /* 3 more would wrap around */
+    td_buf_free(&b);
     td_buf_init(&b, 0);
     assert_string_equal(td_buf_str(&b), "");
     assert_int_equal(td_buf_putc(&b, 'x'), TD_E_LIMIT);

@@ -34,7 +34,7 @@ static td_seq_params variant_params(int variant, uint64_t seed) {
     return p;
 }
 
-/* One prompt at every given depth. */
+/* One prompt at every given depth, and once at depths that the clock chooses. */
 static uint64_t exact_at_depths(stage *s, uint32_t i, int variant, const uint32_t *depths, size_t n_depths) {
     td_token prompt[600];
     random_prompt(prompt, lengths[i], i);
@@ -43,9 +43,10 @@ static uint64_t exact_at_depths(stage *s, uint32_t i, int variant, const uint32_
     truth_make(&t, s, prompt, lengths[i], &p, N_CTX);
     td_seq *seq = stage_seq(s, N_CTX);
     uint64_t accepted = 0;
-    for (size_t d = 0; d < n_depths; d++) {
+    for (size_t d = 0; d <= n_depths; d++) {
         td_kv_seq_clear(seq->kv); /* or the keys of the depth before would be reused */
-        p.depth = depths[d];
+        p.adaptive = d == n_depths;
+        p.depth = p.adaptive ? 8 : depths[d];
         seq_start(seq, prompt, lengths[i], &p);
         stage_play(s, seq, &t);
         for (uint32_t j = 0; j < TD_MAX_DRAFT; j++)

@@ -282,6 +282,10 @@ static void a_cut_sequence_goes_on_as_if_the_rest_had_never_been(void **state) {
                 assert_int_equal(y.seq->n_tokens, n);
                 assert_int_equal(y.seq->finish, TD_FINISH_STOP);
                 assert_int_equal(td_kv_seq_length(y.seq->kv), n - 1);
+                uint32_t counted = 0;
+                for (uint32_t i = 0; i < 320; i++)
+                    counted += y.seq->history.generated[i];
+                assert_int_equal(counted, n - 20);
                 td_token more[N_CTX];
                 memcpy(more, y.t.tokens, n * sizeof *more);
                 for (uint32_t i = 0; i < 5; i++)

@@ -395,6 +395,20 @@ static void edges_of_the_filters(void **state) {
     }
 }
 
+/* Probabilities that reach top_p exactly are enough: of four equal tokens, one half is two. */
+static void a_nucleus_ends_where_it_reaches_top_p(void **state) {
+    bench *b = *state;
+    const float x[4] = {2, 2, 2, 2};
+    for (uint32_t want = 1; want <= 4; want++) {
+        td_sampling p = plain(1);
+        p.top_p = 0.25f * (float)want;
+        uint32_t seen = 0;
+        for (uint64_t i = 0; i < 300; i++)
+            seen |= 1u << sample(b, &p, x, 4, i);
+        assert_int_equal(seen, (1u << want) - 1);
+    }
+}
+
 /* Of tokens that stand equal on the border of a filter, the lower ids are kept. */
 static void ties_on_a_border_go_to_lower_tokens(void **state) {
     bench *b = *state;
@@ -877,6 +891,7 @@ int main(void) {
         CASE(a_shortlist_agrees_with_the_vocabulary),
         CASE(filters_change_no_noise),
         CASE(edges_of_the_filters),
+        CASE(a_nucleus_ends_where_it_reaches_top_p),
         CASE(ties_on_a_border_go_to_lower_tokens),
         CASE(a_tiny_temperature_is_greedy),
         CASE(seed_and_position_count_in_all_their_bits),
