@@ -216,6 +216,8 @@ static void ask(td_session *session, size_t i, int hot, int depth, td_result *re
     q.user = &s;
     ASSERT_OK(td_session_generate(session, &q, result, err));
     check_result(result, &s, depth, q.n_stop > 0);
+    if (q.ignore_eos && !q.n_stop)
+        assert_int_equal(result->n_tokens, N_NEW);
     td_buf_free(&s.text);
 }
 
@@ -400,6 +402,72 @@ static void the_embedded_pair_is_exact(void **state) {
     assert_true(accepted > n_prompts / STEP * 10); /* it did draft */
 }
 
+/* ---- sessions that go on ---- */
+
+/* What a prompt gives in a session that holds keys already, drafted for, and cold and plain. Returns tokens reused. */
+static uint32_t warm_equals_cold(td_engine *e, td_session *warm, const td_token *ids, size_t n, td_result *result) {
+    td_session *cold;
+    td_request q = td_request_default();
+    td_result want;
+    q.prompt = ids;
+    q.n_prompt = n;
+    q.max_tokens = N_NEW;
+    ASSERT_OK(td_session_generate(warm, &q, result, err));
+    q.no_mtp = true;
+    ASSERT_OK(td_session_open(&cold, e, err));
+    ASSERT_OK(td_session_generate(cold, &q, &want, err));
+    assert_int_equal(want.cached_tokens, 0);
+    assert_int_equal(want.drafted, 0);
+    if (result->n_tokens != want.n_tokens || strcmp(result->text, want.text) != 0 ||
+        memcmp(result->tokens, want.tokens, want.n_tokens * sizeof *want.tokens) != 0)
+        fail_msg("%zu tokens, %u of them reused: \"%s\", cold \"%s\"", n, result->cached_tokens, result->text,
+                 want.text);
+    td_result_free(&want);
+    td_session_close(&cold);
+    return result->cached_tokens;
+}
+
+/* Conversations whose every turn is the last one's text and more; and the longest prompt, left at every few tokens for
+ * another text, before and after the sliding window (256) has wrapped. */
+static void a_session_that_goes_on_is_exact(void **state) {
+    (void)state;
+    static td_token text[1024];
+    td_engine *e = open_engine(TRUNK, ASSISTANT, 64, false);
+    td_session *warm;
+    td_result r;
+    ASSERT_OK(td_session_open(&warm, e, err));
+    size_t n = 0, longest = 0, turns = 0;
+    for (size_t i = 0; i < n_prompts; i += 2 * STEP) {
+        longest = prompts[i].n > prompts[longest].n ? i : longest;
+        if (n + prompts[i].n + N_NEW > 600)
+            n = 0;
+        size_t held = n;
+        memcpy(text + n, prompts[i].ids, prompts[i].n * sizeof *text);
+        n += prompts[i].n;
+        uint32_t reused = warm_equals_cold(e, warm, text, n, &r);
+        assert_true(!held || reused + 1 >= held);
+        memcpy(text + n, r.tokens, r.n_tokens * sizeof *text);
+        n += r.n_tokens;
+        turns += held > 0;
+        td_result_free(&r);
+    }
+    assert_true(turns > 5);
+    for (size_t i = 0; i < n_prompts; i++)
+        longest = prompts[i].n > prompts[longest].n ? i : longest;
+    const prompt *p = &prompts[longest];
+    assert_true(p->n > 256 + 64);
+    for (size_t split = 20; split < p->n; split += 40 * STEP) {
+        (void)warm_equals_cold(e, warm, p->ids, p->n, &r);
+        td_result_free(&r);
+        memcpy(text, p->ids, split * sizeof *text);
+        memcpy(text + split, prompts[5].ids, prompts[5].n * sizeof *text);
+        (void)warm_equals_cold(e, warm, text, split + prompts[5].n, &r);
+        td_result_free(&r);
+    }
+    td_session_close(&warm);
+    td_engine_close(&e);
+}
+
 static void an_assistant_of_random_weights_changes_nothing(void **state) {
     (void)state;
     td_engine *e = open_engine(TRUNK, ASSISTANT, 64, true);
@@ -441,7 +509,8 @@ static void weights_of_16_and_8_bits_are_exact(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_embedded_pair_is_exact), cmocka_unit_test(an_assistant_of_random_weights_changes_nothing),
+        cmocka_unit_test(the_embedded_pair_is_exact), cmocka_unit_test(a_session_that_goes_on_is_exact),
+        cmocka_unit_test(an_assistant_of_random_weights_changes_nothing),
         cmocka_unit_test(weights_of_16_and_8_bits_are_exact), /* last: it replaces the plain answers */
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
