@@ -1,13 +1,11 @@
 /* sampler.c - penalties, temperature, top-k, top-p, min-p, and a Gumbel draw.
  *
  * Ties and orders are by (value, token), never by where a logit stands, so that a shortlist of candidates and the whole
- * vocabulary agree on the tokens they share. Filters need the kept logits in order; a full sort of 262k words is
- * avoided: top-k keeps a heap, and top-p without top-k sorts only words that could matter (those within reach of the
- * best, which hold all but a vanishing part of the mass). */
+ * vocabulary agree on the tokens they share. Filters need the best of the logits, not all of them in order, so they
+ * keep heaps: sorting 262k words for a top-p took 30 ms a row, and qsort allocates. */
 #include "decode/sampler.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -100,10 +98,6 @@ static bool before(const item *a, const item *b) {
     return a->value > b->value || (a->value == b->value && a->token < b->token);
 }
 
-static int by_rank(const void *a, const void *b) {
-    return before(a, b) ? -1 : before(b, a) ? 1 : 0;
-}
-
 static float penalised(const td_sampling *p, const td_history *h, td_token t, float logit) {
     uint32_t count = h->generated[t];
     if (count || h->prompted[t])
@@ -142,43 +136,67 @@ static uint32_t best_of(const item *items, uint32_t n) {
     return best;
 }
 
-/* ---- filters: each leaves its survivors in items[0..return) ---- */
+/* ---- heaps: no item stands above its parent ---- */
 
-/* Restores the heap whose root (the worst kept) may have become better than its children. */
-static void sift_down(item *heap, uint32_t n) {
-    for (uint32_t i = 0;;) {
-        uint32_t worst = i, l = 2 * i + 1, r = l + 1;
-        if (l < n && before(&heap[worst], &heap[l]))
-            worst = l;
-        if (r < n && before(&heap[worst], &heap[r]))
-            worst = r;
-        if (worst == i)
+typedef bool (*order)(const item *a, const item *b);
+
+static bool after(const item *a, const item *b) {
+    return before(b, a);
+}
+
+/* Restores the heap below `i`, whose item may have come to stand too high. */
+static void sift_down(item *heap, uint32_t n, uint32_t i, order above) {
+    for (;;) {
+        uint32_t top = i, l = 2 * i + 1, r = l + 1;
+        if (l < n && above(&heap[l], &heap[top]))
+            top = l;
+        if (r < n && above(&heap[r], &heap[top]))
+            top = r;
+        if (top == i)
             return;
         item t = heap[i];
-        heap[i] = heap[worst];
-        heap[worst] = t;
-        i = worst;
+        heap[i] = heap[top];
+        heap[top] = t;
+        i = top;
     }
 }
 
-/* The k best, best first. */
+static void make_heap(item *items, uint32_t n, order above) {
+    for (uint32_t i = n / 2; i-- > 0;)
+        sift_down(items, n, i, above);
+}
+
+/* ---- filters: each leaves its survivors in items[0..return), in no order ---- */
+
 static uint32_t keep_top_k(item *items, uint32_t n, uint32_t k) {
-    if (k < n) {
-        qsort(items, k, sizeof *items, by_rank);
-        for (uint32_t i = 0; i < k / 2; i++) { /* worst first: a heap */
-            item t = items[i];
-            items[i] = items[k - 1 - i];
-            items[k - 1 - i] = t;
+    if (k >= n)
+        return n;
+    make_heap(items, k, after); /* the worst kept is on top */
+    for (uint32_t i = k; i < n; i++)
+        if (before(&items[i], &items[0])) {
+            items[0] = items[i];
+            sift_down(items, k, 0, after);
         }
-        for (uint32_t i = k; i < n; i++)
-            if (before(&items[i], &items[0])) {
-                items[0] = items[i];
-                sift_down(items, k);
-            }
-        n = k;
+    return k;
+}
+
+/* The smallest set of most likely tokens whose probabilities reach top_p. It is small as a rule, so the best are taken
+ * off a heap one by one, rather than all sorted. */
+static uint32_t keep_top_p(item *items, uint32_t n, float top_p) {
+    double best = items[best_of(items, n)].value, total = 0, sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        total += exp(items[i].value - best);
+    make_heap(items, n, before);
+    uint32_t left = n;
+    while (left > 0 && (left == n || sum < top_p * total)) {
+        item top = items[0];
+        sum += exp(top.value - best);
+        items[0] = items[--left];
+        sift_down(items, left, 0, before);
+        items[left] = top;
     }
-    qsort(items, n, sizeof *items, by_rank);
-    return n;
+    memmove(items, items + left, (n - left) * sizeof *items);
+    return n - left;
 }
 
 /* Drops what lies more than `reach` below the best. */
@@ -191,35 +209,11 @@ static uint32_t keep_within(item *items, uint32_t n, float reach) {
     return kept;
 }
 
-/* The smallest set of most likely tokens whose probabilities reach top_p; `items` sorted, best first. */
-static uint32_t keep_top_p(const item *items, uint32_t n, float top_p) {
-    double total = 0, sum = 0;
-    for (uint32_t i = 0; i < n; i++)
-        total += exp((double)items[i].value - items[0].value);
-    for (uint32_t i = 0; i < n; i++) {
-        sum += exp((double)items[i].value - items[0].value);
-        if (sum >= top_p * total)
-            return i + 1;
-    }
-    return n;
-}
-
-/* A word 40 below the best has e^-40 of its weight: a million of them are below double's resolution of the sum. */
-#define NEGLIGIBLE 40.0f
-
 static uint32_t filter(item *items, uint32_t n, const td_sampling *p) {
-    bool sorted = false;
-    if (p->top_k && p->top_k < n) {
+    if (p->top_k)
         n = keep_top_k(items, n, p->top_k);
-        sorted = true;
-    }
-    if (p->top_p < 1) {
-        if (!sorted) {
-            n = keep_within(items, n, NEGLIGIBLE);
-            qsort(items, n, sizeof *items, by_rank);
-        }
+    if (p->top_p < 1)
         n = keep_top_p(items, n, p->top_p);
-    }
     if (p->min_p > 0)
         n = keep_within(items, n, -logf(p->min_p));
     return n;
