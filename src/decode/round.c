@@ -297,9 +297,20 @@ uint32_t td_seq_pending(const td_seq *s) {
     return s->n_tokens - td_kv_seq_length(s->kv);
 }
 
+/* The last token was never made; if it was a draft, it was never accepted. */
+static void take_back(td_seq *s) {
+    uint32_t at = --s->n_tokens, place = 0; /* of the draft in its round: drafts before it follow each other */
+    td_history_remove(&s->history, s->tokens[at]);
+    if (!s->was_drafted[at])
+        return;
+    while (s->was_drafted[at - 1 - place])
+        place++;
+    s->stats.accepted_at[place]--;
+}
+
 void td_seq_cut(td_seq *s, uint32_t n_tokens, td_finish finish) {
     while (s->n_tokens > n_tokens)
-        td_history_remove(&s->history, s->tokens[--s->n_tokens]);
+        take_back(s);
     if (td_kv_seq_length(s->kv) >= n_tokens)
         rewind_to(s, n_tokens - 1);
     if (s->state)

@@ -246,6 +246,7 @@ static void a_trunk_without_full_layers_has_no_keys_for_one(void **state) {
             w.tensor[i] = w.tensor[--w.n];
     }
     set_int(w.config, "num_hidden_layers", 2);
+    json_object_set_new(w.config, "per_layer_config", json_object());
     json_object_set_new(w.config, "layer_types", json_pack("[s,s]", "sliding_attention", "sliding_attention"));
     td_backend *be = fixture_backend("reference");
     td_checkpoint *trunk, *assistant;

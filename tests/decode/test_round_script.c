@@ -258,6 +258,17 @@ static void the_sequence_s_depth_is_the_limit(void **state) {
 
 /* ---- cuts ---- */
 
+/* What the counts say was accepted at each place is what the marks on the tokens say. */
+static void check_marks(const td_seq *seq) {
+    uint64_t at[TD_MAX_DRAFT] = {0};
+    for (uint32_t i = seq->n_prompt, place = 0; i < seq->n_tokens; i++) {
+        place = seq->was_drafted[i] ? place + 1 : 0;
+        if (place)
+            at[place - 1]++;
+    }
+    assert_memory_equal(at, seq->stats.accepted_at, sizeof at);
+}
+
 /* Cut after any token of the text, in the middle of an accepted run or not, the sequence is what it would be had the
  * rest never been made: the next start goes on from there. */
 static void a_cut_sequence_goes_on_as_if_the_rest_had_never_been(void **state) {
@@ -286,6 +297,7 @@ static void a_cut_sequence_goes_on_as_if_the_rest_had_never_been(void **state) {
                 for (uint32_t i = 0; i < 320; i++)
                     counted += y.seq->history.generated[i];
                 assert_int_equal(counted, n - 20);
+                check_marks(y.seq);
                 td_token more[N_CTX];
                 memcpy(more, y.t.tokens, n * sizeof *more);
                 for (uint32_t i = 0; i < 5; i++)
