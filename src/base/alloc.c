@@ -26,6 +26,8 @@ static void *counted(void *p) {
 }
 
 void *td_calloc(size_t n, size_t size) {
+    if (size && n > SIZE_MAX / size) /* a sanitizer's calloc would end the process */
+        return NULL;
     if (should_fail())
         return NULL;
     if (n == 0 || size == 0)

@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/status.h"
+
 void td_log_write(const td_log *log, td_log_level level, const char *fmt, ...) {
     if (!log || !log->fn || level < log->level)
         return;
@@ -12,5 +14,6 @@ void td_log_write(const td_log *log, td_log_level level, const char *fmt, ...) {
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
+    td_make_printable(line);
     log->fn(log->user, level, line);
 }

@@ -27,8 +27,7 @@ const char *td_status_text(td_status status) {
     return "unknown status";
 }
 
-/* Cuts a half UTF-8 sequence off the end and replaces control bytes. */
-static void make_printable(char *s) {
+void td_make_printable(char *s) {
     size_t n = strlen(s);
     size_t tail = 0;
     while (tail < 3 && tail < n && ((unsigned char)s[n - 1 - tail] & 0xC0) == 0x80)
@@ -49,7 +48,7 @@ static td_status fail_va(td_error *err, td_status status, int64_t position, cons
         err->status = status;
         err->position = position;
         vsnprintf(err->message, sizeof err->message, fmt, ap);
-        make_printable(err->message);
+        td_make_printable(err->message);
     }
     return status;
 }

@@ -16,6 +16,9 @@ td_status td_fail_at(td_error *err, td_status status, int64_t position, const ch
  * `status` is returned when err is NULL. */
 td_status td_error_prefix(td_error *err, td_status status, const char *fmt, ...) TD_PRINTF(3, 4);
 
+/* Cuts half a UTF-8 character off the end and turns control bytes into '?': what td_fail does to its message. */
+void td_make_printable(char *s);
+
 /* Runs `call`; on failure returns its status from the calling function. Only where nothing must be cleaned up. */
 #define TD_TRY(call)                                                                                                   \
     do {                                                                                                               \

@@ -33,6 +33,27 @@ static td_status read_layer_types(td_gemma4_config *c, const json_t *text, const
     return TD_OK;
 }
 
+/* Overrides of layers that are not there, or of fields that this engine does not read, must not be passed over. */
+static td_status check_per_layer(const td_gemma4_config *c, const json_t *per_layer, const char *where, td_error *err) {
+    const char *key, *field;
+    json_t *o, *v;
+    json_object_foreach((json_t *)(uintptr_t)per_layer, key, o) {
+        char plain[16] = "";
+        unsigned long i = strtoul(key, NULL, 10);
+        snprintf(plain, sizeof plain, "%lu", i);
+        if (strcmp(plain, key) != 0 || i >= c->n_layers || !json_is_object(o))
+            return td_fail(err, TD_E_MODEL, "%s per_layer_config: \"%s\" is no object of a layer from 0 to %u", where,
+                           key, c->n_layers - 1);
+        json_object_foreach(o, field, v) {
+            if (strcmp(field, "head_dim") != 0 && strcmp(field, "num_key_value_heads") != 0)
+                return td_fail(err, TD_E_UNSUPPORTED,
+                               "%s per_layer_config[%lu]: \"%s\", expected head_dim or num_key_value_heads", where, i,
+                               field);
+        }
+    }
+    return TD_OK;
+}
+
 /* head_dim and KV heads of each layer: the sliding ones' from the plain keys, the full ones' from either spelling. */
 static td_status read_heads(td_gemma4_config *c, const json_t *text, const char *where, td_error *err) {
     uint32_t head_dim, n_kv, global_dim = 0, global_kv = 0;
@@ -48,6 +69,7 @@ static td_status read_heads(td_gemma4_config *c, const json_t *text, const char 
                        "%s: neither \"global_head_dim\" nor \"per_layer_config\" says how wide the heads "
                        "of full-attention layers are",
                        where);
+    TD_TRY(check_per_layer(c, per_layer, where, err));
     for (uint32_t i = 0; i < c->n_layers; i++) {
         td_gemma4_layer_config *l = &c->layer[i];
         bool full = l->type == TD_GEMMA4_FULL;
@@ -129,7 +151,7 @@ static td_status read_moe(td_gemma4_config *c, const json_t *text, const char *w
     TD_TRY(td_json_u32(text, where, "num_experts", 1, 65536, &c->n_experts, err));
     TD_TRY(td_json_u32(text, where, "top_k_experts", 1, 64, &c->n_experts_used, err));
     const char *key =
-        json_object_get(text, "moe_intermediate_size") ? "moe_intermediate_size" : "expert_intermediate_size";
+        json_object_get(text, "expert_intermediate_size") ? "expert_intermediate_size" : "moe_intermediate_size";
     TD_TRY(td_json_u32(text, where, key, 1, 1 << 20, &c->n_ff_expert, err));
     if (c->n_experts_used > c->n_experts)
         return td_fail(err, TD_E_MODEL, "%s: top_k_experts %u of num_experts %u", where, c->n_experts_used,
@@ -181,10 +203,12 @@ static td_status check_plain_features(const json_t *text, const char *where, td_
     const char *act = json_string_value(json_object_get(text, "hidden_activation"));
     if (act && strcmp(act, "gelu_pytorch_tanh") != 0)
         return td_fail(err, TD_E_UNSUPPORTED, "%s: hidden_activation \"%s\", expected gelu_pytorch_tanh", where, act);
-    const char *bidir = json_string_value(json_object_get(text, "use_bidirectional_attention"));
-    if (bidir && strcmp(bidir, "vision") != 0)
+    const json_t *bidir = json_object_get(text, "use_bidirectional_attention");
+    const char *kind = json_string_value(bidir);
+    if (bidir && !json_is_null(bidir) && !json_is_false(bidir) && !(kind && strcmp(kind, "vision") == 0))
         return td_fail(err, TD_E_UNSUPPORTED,
-                       "%s: use_bidirectional_attention \"%s\" (an encoder), expected null or vision", where, bidir);
+                       "%s: use_bidirectional_attention \"%s\" (an encoder), expected null or vision", where,
+                       kind ? kind : "true");
     return TD_OK;
 }
 
@@ -204,6 +228,10 @@ td_status td_gemma4_config_read(td_gemma4_config *c, const json_t *text, const c
     double eps, cap;
     TD_TRY(td_json_f64_or(text, where, "rms_norm_eps", 1e-6, &eps, err));
     TD_TRY(td_json_f64_or(text, where, "final_logit_softcapping", 0, &cap, err));
+    if (!(eps > 0 && eps < 1) || !(cap >= 0 && cap < 1e6))
+        return td_fail(err, TD_E_MODEL,
+                       "%s: rms_norm_eps %g, final_logit_softcapping %g; expected above 0 and below 1, 0 to 1e6", where,
+                       eps, cap);
     c->eps = (float)eps;
     c->softcap = (float)cap;
     TD_TRY(read_layer_types(c, text, where, err));
@@ -227,8 +255,10 @@ td_status td_gemma4_config_read(td_gemma4_config *c, const json_t *text, const c
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layer[i].n_ff = wide && first > 0 && i >= first ? 2 * n_ff : n_ff;
 
-    const json_t *tied = either(text, root, "tie_word_embeddings");
-    c->tied = !json_is_false(tied);
+    const json_t *own = json_object_get(text, "tie_word_embeddings");
+    bool nested = own && !json_is_null(own);
+    TD_TRY(td_json_bool_or(nested ? text : root, nested ? where : "config.json", "tie_word_embeddings", true, &c->tied,
+                           err));
     c->embed_scale = embedding_scale(text, root, c->n_embd);
     if (assistant) {
         if (c->ple || c->n_experts || wide)

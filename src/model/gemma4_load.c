@@ -37,13 +37,28 @@ static const char *layer_name(char buf[96], uint32_t i, const char *rest) {
     return buf;
 }
 
+/* True when the layer has any of these modules. */
+static bool has_any(const td_checkpoint *ck, uint32_t i, const char *const *rest) {
+    char b[96];
+    for (; *rest; rest++)
+        if (td_checkpoint_has_matrix(ck, layer_name(b, i, *rest)))
+            return true;
+    return false;
+}
+
 static td_status load_experts(td_gemma4_layer *l, const td_gemma4_config *c, uint32_t i, const td_checkpoint *ck,
                               td_gemma4_tally *tally, td_error *err) {
     char b[96];
     uint32_t n = c->n_experts, ff = c->n_ff_expert, d = c->n_embd;
     uint64_t before = tally->row_bytes;
-    if (td_checkpoint_has_matrix(ck, layer_name(b, i, "experts.switch_glu.gate_proj"))) {
-        TD_TRY(td_gemma4_matrix(ck, b, n, ff, d, &l->expert_gate, tally, err));
+    static const char *const split[] = {"experts.switch_glu.gate_proj", "experts.switch_glu.up_proj",
+                                        "experts.switch_glu.down_proj", NULL};
+    static const char *const fused[] = {"experts.gate_up_proj", "experts.down_proj", NULL};
+    if (has_any(ck, i, split) && has_any(ck, i, fused))
+        return td_fail(err, TD_E_MODEL, "%s: the experts of layer %u are there both fused and split",
+                       td_checkpoint_path(ck), i);
+    if (has_any(ck, i, split)) {
+        TD_TRY(td_gemma4_matrix(ck, layer_name(b, i, split[0]), n, ff, d, &l->expert_gate, tally, err));
         TD_TRY(
             td_gemma4_matrix(ck, layer_name(b, i, "experts.switch_glu.up_proj"), n, ff, d, &l->expert_up, tally, err));
         TD_TRY(td_gemma4_matrix(ck, layer_name(b, i, "experts.switch_glu.down_proj"), n, d, ff, &l->expert_down, tally,

@@ -23,7 +23,7 @@ bool td_name_in(const char *s, const char *const *list) {
 
 const char *td_name_after_number(const char *s, uint32_t below, uint32_t *out) {
     char *end;
-    if (*s < '0' || *s > '9')
+    if (*s < '0' || *s > '9' || (*s == '0' && s[1] != '.')) /* one spelling a number: the one that is looked up */
         return NULL;
     unsigned long v = strtoul(s, &end, 10);
     if (*end != '.' || v >= below)
@@ -56,6 +56,19 @@ static void module_of(const char *name, char *buf, size_t size) {
         }
 }
 
+/* Scales of what is no matrix, biases without scales: nothing would read them. */
+static bool stray_scales(const td_checkpoint *ck, const char *name, const char *module) {
+    char sibling[300];
+    bool biases = td_name_ends(name, ".biases");
+    if (!biases && !td_name_ends(name, ".scales"))
+        return false;
+    snprintf(sibling, sizeof sibling, "%s%s", module, biases ? ".scales" : ".weight");
+    const td_tensor *t = td_checkpoint_find(ck, sibling);
+    if (!t && !biases) /* fused experts lie under the bare name */
+        t = td_checkpoint_find(ck, module);
+    return !t || t->n_dims < 2;
+}
+
 td_status td_names_check(const td_checkpoint *ck, td_name_judge judge, const void *family, const char *model,
                          uint32_t *n_skipped, td_error *err) {
     *n_skipped = 0;
@@ -64,6 +77,9 @@ td_status td_names_check(const td_checkpoint *ck, td_name_judge judge, const voi
         char module[256];
         module_of(name, module, sizeof module);
         td_name_class k = skipped_everywhere(name) ? TD_NAME_SKIPPED : judge(family, module);
+        if (k == TD_NAME_USED && stray_scales(ck, name, module))
+            return td_fail(err, TD_E_MODEL, "%s: tensor %s belongs to nothing that is quantised",
+                           td_checkpoint_path(ck), full);
         if (k == TD_NAME_UNKNOWN)
             return td_fail(err, TD_E_MODEL, "%s: tensor %s is not part of %s", td_checkpoint_path(ck), full, model);
         *n_skipped += k == TD_NAME_SKIPPED;

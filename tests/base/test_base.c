@@ -167,6 +167,14 @@ static void without_a_callback_there_is_silence(void **state) {
     td_log_write(&log, TD_LOG_ERROR, "nobody %d", 1);
 }
 
+static void a_message_cannot_write_to_a_terminal(void **state) {
+    (void)state;
+    seen s = {0};
+    td_log log = {.fn = take, .user = &s};
+    td_log_info(&log, "tensor \"%s\"", "a\x1b[31m\nb\x7f \xc3\xa9");
+    assert_string_equal(s.line, "tensor \"a?[31m?b? \xc3\xa9\"");
+}
+
 static void a_long_message_is_cut(void **state) {
     (void)state;
     seen s = {0};
@@ -311,6 +319,7 @@ int main(void) {
         cmocka_unit_test(a_message_is_one_formatted_line),
         cmocka_unit_test(messages_below_the_level_are_dropped),
         cmocka_unit_test(without_a_callback_there_is_silence),
+        cmocka_unit_test(a_message_cannot_write_to_a_terminal),
         cmocka_unit_test(a_long_message_is_cut),
         cmocka_unit_test(some_memory_is_available),
         cmocka_unit_test(the_clock_goes_forward),

@@ -202,16 +202,19 @@ static void poison_spreads_nowhere_reference(void **state) {
 static void poison_spreads_nowhere_generic(void **state) {
     (void)state;
     a_poisoned_neighbour_on(backends[1]);
+    a_poisoned_draft_on(backends[1]);
 }
 
 static void poison_spreads_nowhere_avx2(void **state) {
     (void)state;
     a_poisoned_neighbour_on(backends[2]);
+    a_poisoned_draft_on(backends[2]);
 }
 
 static void poison_spreads_nowhere_avx512(void **state) {
     (void)state;
     a_poisoned_neighbour_on(backends[3]);
+    a_poisoned_draft_on(backends[3]);
 }
 
 /* An assistant whose numbers fail drafts nothing; the text goes on. */

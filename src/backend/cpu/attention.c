@@ -24,7 +24,8 @@ typedef struct item {
     uint32_t row;     /* the first row of the run */
     uint32_t q0, n_q; /* queries of the run: query i is row + i / group, head i % group of the KV head */
     uint32_t kv_head;
-    int32_t lo, hi; /* keys that some query sees: [lo, hi); empty: hi <= lo */
+    int32_t lo, hi;         /* keys that some query sees: [lo, hi); empty: hi <= lo */
+    int32_t all_lo, all_hi; /* keys that every query sees; perhaps none */
     uint32_t span0, n_spans;
     size_t partial; /* split: index of its first span among all */
 } item;
@@ -153,6 +154,40 @@ static void weigh(const attention_job *j, const item *it, const workspace *w, in
     }
 }
 
+/* Among the keys [k, k + n), do those that only some queries see have finite values? */
+static bool edges_are_finite(const attention_job *j, const item *it, const float *v, int32_t k, int32_t n) {
+    for (int32_t i = 0; i < n; i++) {
+        if (k + i >= it->all_lo && k + i < it->all_hi)
+            continue;
+        for (uint32_t c = 0; c < j->head_dim; c++)
+            if (!isfinite(v[(size_t)i * j->stride + c]))
+                return false;
+    }
+    return true;
+}
+
+/* out += weights . values of the keys [k, k + n). A weight of zero keeps a value out only if it is finite; where it is
+ * not, each query meets its own keys alone, so that the poison of a rejected draft stays in its row. */
+static void mix_block(const attention_job *j, const item *it, const workspace *w, int32_t start, int32_t k, int32_t n,
+                      float *out) {
+    const td_dsp *d = &j->c->dsp;
+    const size_t v_offset = j->a->layer->v_offset;
+    load_block(j, it, w->kv, v_offset, k, n);
+    if (edges_are_finite(j, it, w->kv, k, n)) {
+        d->mix(out, it->n_q, w->score + (k - start), SPAN, w->kv, (uint32_t)n, j->stride);
+        return;
+    }
+    for (uint32_t i = 0; i < it->n_q; i++) {
+        item own = *it;
+        visible(j->a, it->row + (it->q0 + i) / j->group, &own.lo, &own.hi);
+        if (own.lo >= k + n || own.hi <= k)
+            continue;
+        load_block(j, &own, w->kv, v_offset, k, n);
+        d->mix(out + (size_t)i * j->stride, 1, w->score + (size_t)i * SPAN + (k - start), SPAN, w->kv, (uint32_t)n,
+               j->stride);
+    }
+}
+
 /* The item's queries over one span: top, sum, out [n_q][stride]. */
 static void attend_span(const attention_job *j, const item *it, const workspace *w, uint32_t span, float *top,
                         float *sum, float *out) {
@@ -169,8 +204,7 @@ static void attend_span(const attention_job *j, const item *it, const workspace 
     memset(out, 0, (size_t)it->n_q * j->stride * sizeof *out);
     for (int32_t k = first, n; k < end; k += n) {
         n = min_i32((end - k + 3) & ~3, (int32_t)j->block);
-        load_block(j, it, w->kv, l->v_offset, k, n);
-        d->mix(out, it->n_q, w->score + (k - start), SPAN, w->kv, (uint32_t)n, j->stride);
+        mix_block(j, it, w, start, k, n, out);
     }
 }
 
@@ -253,11 +287,13 @@ static void fold_item(void *arg, int tile, int thread) {
 
 static void item_range(const attention_job *j, item *it) {
     const uint32_t last = it->row + (it->q0 + it->n_q - 1) / j->group;
-    it->lo = INT32_MAX;
-    it->hi = 0;
+    it->lo = it->all_hi = INT32_MAX;
+    it->hi = it->all_lo = 0;
     for (uint32_t row = it->row + it->q0 / j->group; row <= last; row++) {
         int32_t lo, hi;
         visible(j->a, row, &lo, &hi);
+        it->all_lo = max_i32(it->all_lo, lo);
+        it->all_hi = min_i32(it->all_hi, hi);
         if (lo < hi) {
             it->lo = min_i32(it->lo, lo);
             it->hi = max_i32(it->hi, hi);

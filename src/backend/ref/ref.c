@@ -367,7 +367,7 @@ static void ref_attend(ref_backend *r, const td_attention *a, td_kv_pages pages,
             r->sums[c] += p * r->key[c];
     }
     for (uint32_t c = 0; c < l->head_dim; c++)
-        out[c] = total > 0 ? (float)(r->sums[c] / total) : 0.0f; /* no key: zeros */
+        out[c] = total == 0 ? 0.0f : (float)(r->sums[c] / total); /* no key: zeros; a NaN goes on */
 }
 
 static void ref_attention(td_backend *be, const td_attention *a) {
