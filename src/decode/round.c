@@ -1,42 +1,10 @@
 /* round.c - draft, verify, accept, commit. Nothing is allocated in a round but KV pages. */
-#include "decode/round.h"
+#include "decode/round_impl.h"
 
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
-
-/* What one sequence does in the round under way. */
-typedef struct slot {
-    uint32_t first_row;    /* of the pass */
-    uint32_t n_known;      /* rows of known tokens */
-    uint32_t n_draft;      /* rows of drafts behind them */
-    uint32_t n_accepted;   /* drafts that were accepted */
-    bool samples;          /* the last known row is the newest token's */
-    uint32_t first_out;    /* of the sampled rows, among the outputs */
-    uint32_t first_logits; /* and among the logits */
-    td_snapshot *copy[2];  /* that the pass makes, or NULL */
-    td_token draft[TD_MAX_DRAFT];
-} slot;
-
-struct td_decoder {
-    td_model *model;
-    td_drafter *drafter;
-    td_kv_pool *pool;
-    td_decoder_options opt;
-    td_depth_costs costs;
-    td_sampler *sampler;
-    slot *slots;         /* [max_seqs] */
-    td_draft *drafts;    /* [max_seqs] */
-    uint32_t *draft_seq; /* [max_seqs] sequence of each draft */
-    td_token *token;     /* the pass's arrays */
-    int32_t *pos, *n_keys, *out_row, *logits_out;
-    uint32_t *row_seq, *n_sure, *n_commit;
-    void **state;
-    td_mark *mark; /* [2*max_seqs] */
-    td_kv_pages *pages[TD_KV_MAX_GROUPS];
-    float *hidden, *logits;
-};
 
 static uint32_t sampled_rows(const td_decoder_options *o) {
     return o->max_seqs * (1 + o->max_depth);
@@ -122,225 +90,12 @@ void td_decoder_close(td_decoder **pd) {
     *pd = NULL;
 }
 
-/* ---- sequences ---- */
-
-static td_status open_memory(td_seq *s, td_decoder *d, td_error *err) {
-    td_model *m = d->model;
-    if (!m->info.state_bytes)
-        return TD_OK;
-    s->state = m->be->ops->alloc(m->be, m->info.state_bytes);
-    if (!s->state)
-        return td_fail(err, TD_E_NOMEM, "out of memory for the recurrent memory of a sequence (%llu bytes)",
-                       (unsigned long long)m->info.state_bytes);
-    m->ops->state_reset(m, s->state);
-    uint32_t most = d->opt.n_snapshots ? (uint32_t)(d->opt.n_snapshots > 0 ? d->opt.n_snapshots : 0) : TD_SNAPSHOTS;
-    return td_snapshots_open(&s->snapshots, m, most, err);
-}
-
-td_status td_seq_open(td_seq **out, td_decoder *d, uint32_t n_ctx, td_error *err) {
-    *out = NULL;
-    td_seq *s = td_calloc(1, sizeof *s);
-    if (!s)
-        return td_fail(err, TD_E_NOMEM, "out of memory for a sequence");
-    s->decoder = d;
-    s->capacity = n_ctx;
-    s->tokens = td_calloc(n_ctx + 1, sizeof *s->tokens);
-    s->was_drafted = td_calloc(n_ctx + 1, sizeof *s->was_drafted);
-    s->hidden = td_malloc_aligned(d->model->info.n_embd * sizeof(float));
-    td_status st = s->tokens && s->was_drafted && s->hidden
-                       ? TD_OK
-                       : td_fail(err, TD_E_NOMEM, "out of memory for a sequence of %u tokens", n_ctx);
-    if (st == TD_OK)
-        st = td_history_open(&s->history, d->model->info.n_vocab, err);
-    if (st == TD_OK) /* a round may go past the context by its drafts, which are then cut */
-        st = td_kv_seq_open(&s->kv, d->pool, n_ctx + d->opt.max_depth, d->opt.max_depth + 1, err);
-    if (st == TD_OK)
-        st = open_memory(s, d, err);
-    if (st == TD_OK && d->drafter && d->drafter->ops->open_seq)
-        st = d->drafter->ops->open_seq(d->drafter, &s->drafter_state, err);
-    if (st != TD_OK)
-        td_seq_close(&s);
-    *out = s;
-    return st;
-}
-
-void td_seq_close(td_seq **ps) {
-    if (!ps || !*ps)
-        return;
-    td_seq *s = *ps;
-    if (s->drafter_state)
-        s->decoder->drafter->ops->close_seq(s->decoder->drafter, s->drafter_state);
-    td_kv_seq_close(&s->kv);
-    td_snapshots_close(&s->snapshots);
-    if (s->state)
-        s->decoder->model->be->ops->free(s->decoder->model->be, s->state);
-    td_history_close(&s->history);
-    td_free(s->tokens);
-    td_free(s->was_drafted);
-    td_free_aligned(s->hidden);
-    td_free(s);
-    *ps = NULL;
-}
-
-static uint32_t shared_prefix(const td_seq *s, const td_token *prompt, uint32_t n) {
-    uint32_t have = td_kv_seq_length(s->kv);
-    uint32_t most = have < n ? have : n;
-    uint32_t i = 0;
-    while (i < most && s->tokens[i] == prompt[i])
-        i++;
-    return i;
-}
-
-/* ---- going back ---- */
-
-static void tell_drafter(td_seq *s, uint32_t n_rows, const float *hidden) {
-    td_drafter *d = s->decoder->drafter;
-    if (d && d->all_rows)
-        d->ops->rewind(d, s->drafter_state, n_rows, hidden);
-}
-
-/* Nothing is left of what the sequence has computed. */
-static void forget_all(td_seq *s) {
-    td_kv_seq_clear(s->kv);
-    if (s->state) {
-        s->decoder->model->ops->state_reset(s->decoder->model, s->state);
-        td_snapshots_forget(s->snapshots, 0);
-    }
-    s->uncommitted = 0;
-    s->has_hidden = false;
-    tell_drafter(s, 0, NULL);
-}
-
-/* The state of the newest snapshot at or before `length` becomes the sequence's; returns its position, 0: there is
- * none. */
-static uint32_t restore(td_seq *s, uint32_t length, const float **hidden) {
-    const td_snapshot *p = td_snapshots_find(s->snapshots, length);
-    if (!p)
-        return 0;
-    s->decoder->model->ops->state_copy(s->decoder->model, s->state, p->state);
-    *hidden = p->has_hidden ? p->hidden : NULL;
-    return p->position;
-}
-
-/* Goes back to `length` computed positions, or as few fewer as can be; returns how many. */
-static uint32_t rewind_to(td_seq *s, uint32_t length) {
-    const float *hidden = NULL;
-    uint32_t committed = td_kv_seq_length(s->kv) - s->uncommitted;
-    if (s->state && length < committed)
-        length = committed = restore(s, length, &hidden);
-    if (length == 0 || !td_kv_seq_can_rewind(s->kv, length)) {
-        forget_all(s);
-        return 0;
-    }
-    if (s->state)
-        s->uncommitted = length - committed;
-    td_kv_seq_set_length(s->kv, length);
-    tell_drafter(s, length, hidden);
-    return length;
-}
-
-/* A copy of the state where it stands, before the sequence goes on from there to something else. */
-static void copy_end(td_seq *s) {
-    td_model *m = s->decoder->model;
-    uint32_t length = td_kv_seq_length(s->kv);
-    td_snapshot *p = td_snapshots_make(s->snapshots, length);
-    if (!p)
-        return;
-    m->ops->state_commit(m, s->state, s->uncommitted);
-    s->uncommitted = 0;
-    m->ops->state_copy(m, p->state, s->state);
-    td_snapshots_keep(s->snapshots, p, s->has_hidden && s->n_tokens == length + 1 ? s->hidden : NULL);
-}
-
-td_status td_seq_start(td_seq *s, const td_token *prompt, uint32_t n_prompt, const td_seq_params *p, td_error *err) {
-    const td_model_info *info = &s->decoder->model->info;
-    if (n_prompt < 1)
-        return td_fail(err, TD_E_ARG, "an empty prompt, expected at least one token");
-    if (n_prompt >= s->capacity)
-        return td_fail(err, TD_E_LIMIT,
-                       "a prompt of %u tokens, but the context holds %u, one of which must be left to "
-                       "answer",
-                       n_prompt, s->capacity);
-    for (uint32_t i = 0; i < n_prompt; i++)
-        if (prompt[i] < 0 || (uint32_t)prompt[i] >= info->n_vocab)
-            return td_fail_at(err, TD_E_ARG, i, "prompt token %u is %d, expected 0 to %u", i, prompt[i],
-                              info->n_vocab - 1);
-    if (p->max_tokens < 1 || p->depth > s->decoder->opt.max_depth)
-        return td_fail(err, TD_E_ARG, "%u tokens at depth %u, expected at least 1 and at most depth %u", p->max_tokens,
-                       p->depth, s->decoder->opt.max_depth);
-    TD_TRY(td_sampling_check(&p->sampling, info->n_vocab, err));
-
-    uint32_t shared = shared_prefix(s, prompt, n_prompt), length = td_kv_seq_length(s->kv);
-    if (s->state)
-        td_snapshots_forget(s->snapshots, shared);
-    if (s->state && shared == length && shared < n_prompt)
-        copy_end(s);
-    /* the newest token is always fed, to have its logits */
-    uint32_t keep = rewind_to(s, shared == n_prompt ? shared - 1 : shared);
-    memcpy(s->tokens, prompt, n_prompt * sizeof *prompt);
-    memset(s->was_drafted, 0, n_prompt * sizeof *s->was_drafted);
-    td_depth_init(&s->depth, &s->decoder->costs);
-    s->n_tokens = s->n_prompt = n_prompt;
-    s->n_reused = keep;
-    s->params = *p;
-    s->has_hidden = false;
-    s->finish = TD_FINISH_NONE;
-    s->status = TD_OK;
-    s->stats = (td_seq_stats){0};
-    td_history_clear(&s->history);
-    for (uint32_t i = 0; i < n_prompt; i++)
-        s->history.prompted[prompt[i]] = 1;
-    return TD_OK;
-}
-
-uint32_t td_seq_pending(const td_seq *s) {
-    return s->n_tokens - td_kv_seq_length(s->kv);
-}
-
-/* The last token was never made; if it was a draft, it was never accepted. */
-static void take_back(td_seq *s) {
-    uint32_t at = --s->n_tokens, place = 0; /* of the draft in its round: drafts before it follow each other */
-    td_history_remove(&s->history, s->tokens[at]);
-    if (!s->was_drafted[at])
-        return;
-    while (s->was_drafted[at - 1 - place])
-        place++;
-    s->stats.accepted_at[place]--;
-}
-
-void td_seq_cut(td_seq *s, uint32_t n_tokens, td_finish finish) {
-    while (s->n_tokens > n_tokens)
-        take_back(s);
-    if (td_kv_seq_length(s->kv) >= n_tokens)
-        rewind_to(s, n_tokens - 1);
-    if (s->state)
-        td_snapshots_forget(s->snapshots, n_tokens);
-    s->has_hidden = false;
-    s->finish = finish;
-}
-
-static uint32_t seq_remaining(const td_seq *s) {
-    uint32_t made = s->n_tokens - s->n_prompt;
-    uint32_t budget = s->params.max_tokens - made;
-    uint32_t room = s->capacity - s->n_tokens;
-    return budget < room ? budget : room;
-}
-
-static bool is_end(const void *user, td_token t) {
-    const td_seq_params *p = user;
-    if (!p->ignore_end)
-        for (size_t i = 0; i < p->n_end; i++)
-            if (p->end[i] == t)
-                return true;
-    return false;
-}
-
 /* ---- draft ---- */
 
 static uint32_t wanted_depth(const td_decoder *d, const td_seq *s) {
     if (!d->drafter || !s->has_hidden || td_seq_pending(s) != 1)
         return 0;
-    uint32_t most = seq_remaining(s) - 1; /* the round's own sample takes one */
+    uint32_t most = td_seq_remaining(s) - 1; /* the round's own sample takes one */
     most = s->params.depth < most ? s->params.depth : most;
     return s->params.adaptive ? td_depth_choose(&s->depth, &d->costs, td_kv_seq_length(s->kv), most) : most;
 }
@@ -363,7 +118,7 @@ static td_status draft_all(td_decoder *d, td_seq *const *seqs, uint32_t n, td_er
                                         .hidden = s->hidden,
                                         .sampling = &s->params.sampling,
                                         .history = &s->history,
-                                        .is_end = is_end,
+                                        .is_end = td_seq_is_end,
                                         .is_end_user = &s->params,
                                         .depth = depth,
                                         .out = d->slots[i].draft};
@@ -469,9 +224,9 @@ static void push(td_seq *s, td_token t, bool drafted) {
     s->tokens[s->n_tokens] = t;
     s->was_drafted[s->n_tokens++] = drafted;
     td_history_add(&s->history, t);
-    if (is_end(&s->params, t))
+    if (td_seq_is_end(&s->params, t))
         s->finish = TD_FINISH_STOP;
-    else if (seq_remaining(s) == 0)
+    else if (td_seq_remaining(s) == 0)
         s->finish = TD_FINISH_LENGTH;
 }
 
@@ -533,7 +288,7 @@ static td_status commit(td_decoder *d, td_seq *s, slot *t, td_error *err) {
     if (t->samples) {
         s->status = accept(d, s, t, &t->n_accepted, &s->error);
         if (s->status != TD_OK) {
-            forget_all(s);
+            td_seq_forget(s);
             return TD_OK;
         }
         count(&s->stats, t->n_draft, t->n_accepted);
@@ -550,7 +305,7 @@ static td_status commit(td_decoder *d, td_seq *s, slot *t, td_error *err) {
 static td_status give_up(td_seq *const *seqs, uint32_t n, td_status st) {
     for (uint32_t i = 0; i < n; i++)
         if (seqs[i]->state)
-            forget_all(seqs[i]);
+            td_seq_forget(seqs[i]);
     return st;
 }
 
