@@ -151,7 +151,8 @@ typedef struct td_conv {
 #define TD_CONV_MAX_KERNEL 8
 
 /* The gated delta rule (Yang, Kautz, Hatamizadeh: "Gated Delta Networks", 2024). Value head j of a row reads key head
- * j / (n_v_heads / n_k_heads) and keeps S, a matrix of k_dim x v_dim. With q, k, v from `qkv`:
+ * j / (n_v_heads / n_k_heads), or j % n_k_heads in files whose value heads are tiled (GGUF), and keeps S, a matrix of
+ * k_dim x v_dim. With q, k, v from `qkv`:
  *     k = k / sqrt(|k|^2 + 1e-6)     q = q / sqrt(|q|^2 + 1e-6) / sqrt(k_dim)
  *     alpha = exp(-rate * softplus(a + dt_bias))     beta = sigmoid(b)
  *     S = alpha S     u = beta (v - S^T k)     S = S + k u^T     out = S^T q
@@ -166,8 +167,13 @@ typedef struct td_delta {
     const float *rate, *dt_bias; /* [n_v_heads]; rate > 0 */
     uint32_t n_k_heads, n_v_heads; /* n_v_heads a multiple of n_k_heads */
     uint32_t k_dim, v_dim;         /* <= TD_DELTA_MAX_DIM */
+    bool tiled;                    /* value head j reads key head j % n_k_heads */
     const td_memory *memory;
 } td_delta;
+
+static inline uint32_t td_delta_key_head(const td_delta *d, uint32_t value_head) {
+    return d->tiled ? value_head % d->n_k_heads : value_head / (d->n_v_heads / d->n_k_heads);
+}
 
 #define TD_DELTA_MAX_DIM 256
 

@@ -128,7 +128,6 @@ typedef struct delta_job {
     td_cpu *cpu;
     const td_delta *d;
     const td_delta_dsp *dsp;
-    uint32_t group;      /* value heads a key head */
     float *q, *k;        /* [n][n_k_heads][k_dim] normed, q scaled */
     float *qk;           /* [n][n_k_heads] */
     float *alpha, *beta; /* [n][n_v_heads] */
@@ -228,7 +227,7 @@ static void step(walker *w, uint32_t t) {
     const delta_job *j = w->j;
     const td_delta *d = j->d;
     const size_t row = (size_t)d->memory->first_row[w->seq] + t;
-    const size_t key = row * d->n_k_heads + w->head / j->group, value = row * d->n_v_heads + w->head;
+    const size_t key = row * d->n_k_heads + td_delta_key_head(d, w->head), value = row * d->n_v_heads + w->head;
     const float *k = j->k + key * d->k_dim, *q = j->q + key * d->k_dim;
     float p[TD_DELTA_TILE], o[TD_DELTA_TILE], v[TD_DELTA_TILE] = {0}, out[TD_DELTA_TILE];
     if (w->k)
@@ -273,7 +272,7 @@ static void log_rows(const walker *w) {
         size_t row = (size_t)m->first_row[w->seq] + t;
         float *to = w->log + (t - m->n_sure[w->seq]) * j->log_row;
         to[0] = j->alpha[row * d->n_v_heads + w->head];
-        memcpy(to + 1, j->k + (row * d->n_k_heads + w->head / j->group) * d->k_dim, d->k_dim * sizeof *to);
+        memcpy(to + 1, j->k + (row * d->n_k_heads + td_delta_key_head(d, w->head)) * d->k_dim, d->k_dim * sizeof *to);
     }
 }
 
@@ -308,7 +307,6 @@ void cpu_delta(td_backend *be, const td_delta *d) {
     delta_job j = {.cpu = c,
                    .d = d,
                    .dsp = td_delta_dsp_get(c->dsp.isa),
-                   .group = d->n_v_heads / d->n_k_heads,
                    .q = scratch,
                    .k = scratch + heads * d->k_dim,
                    .qk = scratch + 2 * heads * d->k_dim,

@@ -90,7 +90,7 @@ static void normalise(float *to, const float *from, uint32_t dim, double scale) 
 }
 
 static void read_row(const td_delta *d, uint32_t row, uint32_t head, head_row *r) {
-    const uint32_t kd = d->k_dim, keys = d->n_k_heads * kd, k_head = head / (d->n_v_heads / d->n_k_heads);
+    const uint32_t kd = d->k_dim, keys = d->n_k_heads * kd, k_head = td_delta_key_head(d, head);
     const float *qkv = d->qkv + (size_t)row * (2 * keys + d->n_v_heads * d->v_dim);
     normalise(r->q, qkv + (size_t)k_head * kd, kd, 1 / sqrt((double)kd));
     normalise(r->k, qkv + keys + (size_t)k_head * kd, kd, 1);
