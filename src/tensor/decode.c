@@ -10,6 +10,8 @@
 
 #include <assert.h>
 
+#include "tensor/blocks.h"
+
 static void unpack_eight(uint8_t q[8], const uint8_t *p, unsigned bits) {
     uint64_t word = 0;
     for (unsigned i = 0; i < bits; i++)
@@ -78,8 +80,7 @@ void td_matrix_row_f32(const td_matrix *m, size_t row, float *out) {
     case TD_FORMAT_NVFP4:
         decode_blocks(m, data, m->scales + row * m->scale_row_bytes, out);
         return;
-    case TD_FORMAT_COUNT:
-        break;
+    default: /* a format of GGUF blocks, which checks that it is one */
+        td_block_row_f32(m->format, data, m->n_in, out);
     }
-    assert(!"a matrix that td_matrix_layout has not laid out");
 }

@@ -8,6 +8,8 @@
 #include <assert.h>
 #include <stdio.h>
 
+#include "tensor/blocks.h"
+
 typedef struct format_rule {
     const char *name;
     uint8_t bits;        /* 0: the file's choice */
@@ -24,6 +26,20 @@ static const format_rule rules[TD_FORMAT_COUNT] = {
     [TD_FORMAT_MXFP4] = {"mxfp4", 4, 32, TD_DTYPE_F8_E8M0},
     [TD_FORMAT_MXFP8] = {"mxfp8", 8, 32, TD_DTYPE_F8_E8M0},
     [TD_FORMAT_NVFP4] = {"nvfp4", 4, 16, TD_DTYPE_F8_E4M3},
+    [TD_FORMAT_Q4_0] = {"q4_0", 4, 32, 0},
+    [TD_FORMAT_Q4_1] = {"q4_1", 4, 32, 0},
+    [TD_FORMAT_Q5_0] = {"q5_0", 5, 32, 0},
+    [TD_FORMAT_Q5_1] = {"q5_1", 5, 32, 0},
+    [TD_FORMAT_Q8_0] = {"q8_0", 8, 32, 0},
+    [TD_FORMAT_IQ4_NL] = {"iq4_nl", 4, 32, 0},
+    [TD_FORMAT_MXFP4_BLOCK] = {"mxfp4 blocks", 4, 32, 0},
+    [TD_FORMAT_Q2_K] = {"q2_k", 2, 256, 0},
+    [TD_FORMAT_Q3_K] = {"q3_k", 3, 256, 0},
+    [TD_FORMAT_Q4_K] = {"q4_k", 4, 256, 0},
+    [TD_FORMAT_Q5_K] = {"q5_k", 5, 256, 0},
+    [TD_FORMAT_Q6_K] = {"q6_k", 6, 256, 0},
+    [TD_FORMAT_IQ4_XS] = {"iq4_xs", 4, 256, 0},
+    [TD_FORMAT_IQ2_XXS] = {"iq2_xxs", 2, 256, 0},
 };
 
 static const char *name_of(const td_matrix *m) {
@@ -51,7 +67,7 @@ static td_status check_affine(const td_matrix *m, unsigned bits, unsigned group,
     return TD_OK;
 }
 
-/* A block format fixes its width and group; a caller that states them (not 0) must state the same. */
+/* A format of fixed groups fixes its width and group; a caller that states them (not 0) must state the same. */
 static td_status check_block(const td_matrix *m, const format_rule *rule, unsigned bits, unsigned group,
                              td_error *err) {
     if ((bits && bits != rule->bits) || (group && group != rule->group))
@@ -95,11 +111,13 @@ td_status td_matrix_layout(td_matrix *m, td_format format, unsigned bits, unsign
     t.n_stack = n_stack;
     t.n_out = n_out;
     t.n_in = n_in;
-    uint64_t row_bytes = (uint64_t)n_in * t.bits / 8; /* whole: groups are multiples of 16, plain elements of bytes */
+    /* whole: groups are multiples of 16, plain elements of bytes */
+    const uint32_t block = td_block_bytes(format);
+    uint64_t row_bytes = block ? (uint64_t)n_in / t.group * block : (uint64_t)n_in * t.bits / 8;
     if (row_bytes > SIZE_MAX / 4)
         return td_fail(err, TD_E_SHAPE, "%s: rows of %u inputs are too large", name_of(m), n_in);
     t.row_bytes = (size_t)row_bytes;
-    t.scale_row_bytes = t.group ? (size_t)(n_in / t.group) * (td_dtype_bits(t.scale_type) / 8) : 0;
+    t.scale_row_bytes = t.group && !block ? (size_t)(n_in / t.group) * (td_dtype_bits(t.scale_type) / 8) : 0;
     if (!size_fits(&t))
         return td_fail(err, TD_E_SHAPE, "%s: shape [%u, %u, %u] is too large", name_of(m), n_stack, n_out, n_in);
     *m = t;

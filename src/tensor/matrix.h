@@ -15,6 +15,9 @@
  *   - MXFP4 MXFP8 NVFP4: OCP microscaling and NVIDIA's variant. Elements E2M1 or E4M3; one scale byte a group (E8M0,
  *     groups of 32; NVFP4: E4M3, groups of 16); no biases. A NaN byte (E4M3 0x7F, E8M0 255) decodes to NaN.
  *
+ *   - Q4_0 ... IQ2_XXS: GGUF blocks, scales and codes together (blocks.h). MXFP4_BLOCK has the elements and the scale
+ *     byte of MXFP4 in GGUF's order: the byte first, then low nibbles for elements 0..15, high ones for 16..31.
+ *
  * Nothing here assumes that `data`, `scales` or `biases` are aligned: MLX files do not align tensors. */
 #ifndef TD_TENSOR_MATRIX_H
 #define TD_TENSOR_MATRIX_H
@@ -31,6 +34,21 @@ typedef enum td_format {
     TD_FORMAT_MXFP4,
     TD_FORMAT_MXFP8,
     TD_FORMAT_NVFP4,
+    /* GGUF blocks */
+    TD_FORMAT_Q4_0,
+    TD_FORMAT_Q4_1,
+    TD_FORMAT_Q5_0,
+    TD_FORMAT_Q5_1,
+    TD_FORMAT_Q8_0,
+    TD_FORMAT_IQ4_NL,
+    TD_FORMAT_MXFP4_BLOCK,
+    TD_FORMAT_Q2_K,
+    TD_FORMAT_Q3_K,
+    TD_FORMAT_Q4_K,
+    TD_FORMAT_Q5_K,
+    TD_FORMAT_Q6_K,
+    TD_FORMAT_IQ4_XS,
+    TD_FORMAT_IQ2_XXS,
     TD_FORMAT_COUNT
 } td_format;
 
@@ -38,15 +56,15 @@ typedef struct td_matrix {
     const char *name; /* tensor or module name, for messages; not owned */
     td_format format;
     uint8_t bits;        /* of one code; 32, 16 or 8 for plain elements */
-    uint16_t group;      /* elements that share a scale; 0 for plain elements */
-    td_dtype scale_type; /* AFFINE: the file's choice; block formats: the type of their scale byte */
+    uint16_t group;      /* elements that share a scale; of GGUF blocks: elements of a block; 0 for plain elements */
+    td_dtype scale_type; /* AFFINE: the file's choice; MXFP4, MXFP8, NVFP4: the type of their scale byte */
     uint32_t n_stack;    /* 1, or the number of stacked matrices */
     uint32_t n_out;      /* rows of one matrix */
     uint32_t n_in;       /* elements of a row */
     size_t row_bytes;    /* bytes from one row of `data` to the next; rows of a stack follow each other */
     size_t scale_row_bytes;
     const uint8_t *data;
-    const uint8_t *scales; /* NULL for plain elements */
+    const uint8_t *scales; /* NULL for plain elements and GGUF blocks */
     const uint8_t *biases; /* AFFINE only */
     void *owned;           /* a block that td_matrix_free releases, or NULL for a view */
 } td_matrix;
@@ -55,9 +73,9 @@ typedef struct td_matrix {
 const char *td_matrix_describe(const td_matrix *m, char *buf, size_t size);
 
 /* Fills format, bits, group, row strides of a plain or quantised matrix from its description and checks that n_in is
- * a whole number of groups and bytes. `bits` and `group` are ignored for plain formats; for MXFP4, MXFP8 and NVFP4 each
- * is 0 or the format's own; scale_type only for AFFINE. No dimension may be 0.
- * TD_E_SHAPE names m->name and leaves *m as it was. The pointers are left alone. */
+ * a whole number of groups and bytes. `bits` and `group` are ignored for plain formats; for formats of fixed groups
+ * each is 0 or the format's own; scale_type only for AFFINE. No dimension may be 0. TD_E_SHAPE names m->name and leaves
+ * *m as it was. The pointers are left alone. */
 td_status td_matrix_layout(td_matrix *m, td_format format, unsigned bits, unsigned group, td_dtype scale_type,
                            uint32_t n_stack, uint32_t n_out, uint32_t n_in, td_error *err) TD_MUST_CHECK;
 

@@ -152,7 +152,7 @@ static td_status allocate_block(td_matrix *m, parts *out, td_error *err) {
         return td_fail(err, TD_E_NOMEM, "%s: out of memory for a matrix of %zu bytes", m->name ? m->name : "matrix",
                        total);
     *out = (parts){.data = block,
-                   .scales = m->group ? block + data_bytes : NULL,
+                   .scales = m->scale_row_bytes ? block + data_bytes : NULL,
                    .biases = affine ? block + data_bytes + scale_bytes : NULL};
     m->owned = block;
     m->data = out->data;
