@@ -5,7 +5,8 @@
  *
  * A revision that is asked for is used or refused. Without one, the snapshot of refs/main is taken when it is complete,
  * else the newest complete one: a download that was interrupted must not hide the model that worked yesterday. Complete
- * means: config.json, and every weight file that the index or the file names call for, none a dangling link. */
+ * means: config.json, and every weight file that the index or the file names call for, none a dangling link. Where the
+ * id names a GGUF file, complete means that file, in all its pieces, and the answer is its path. */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -18,63 +19,13 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "format/checkpoint.h"
+#include "format/hub_names.h"
 #include "format/json_scan.h"
 #include "format/shard_index.h"
 #include "format/weight_files.h"
 
-#define ID_MAX 96
-#define REVISION_MAX 255
 #define REF_MAX_BYTES 4096
-
-typedef struct hub_id {
-    char repo[ID_MAX + 1];           /* org/name */
-    char revision[REVISION_MAX + 1]; /* "": none asked for */
-} hub_id;
-
-/* ---- names ---- */
-
-static bool is_word(char c) {
-    return isalnum((unsigned char)c) || c == '_' || c == '-' || c == '.';
-}
-
-/* word(/word)?, no "--" (it separates the parts in the cache) and no "..". */
-static bool is_repo_id(const char *s) {
-    size_t slashes = 0, n = strlen(s);
-    if (n == 0 || n > ID_MAX || s[0] == '/' || s[n - 1] == '/' || s[0] == '.' || strstr(s, "--") || strstr(s, "..") ||
-        strstr(s, "/."))
-        return false;
-    for (size_t i = 0; i < n; i++) {
-        slashes += s[i] == '/';
-        if (s[i] != '/' && !is_word(s[i]))
-            return false;
-    }
-    return slashes <= 1;
-}
-
-/* A branch, tag or commit; may have slashes, and may not climb. */
-static bool is_revision(const char *s) {
-    size_t n = strlen(s);
-    if (n == 0 || n > REVISION_MAX || s[0] == '/' || s[n - 1] == '/' || strstr(s, "..") || strstr(s, "//"))
-        return false;
-    for (size_t i = 0; i < n; i++)
-        if (!is_word(s[i]) && s[i] != '/' && s[i] != '+')
-            return false;
-    return true;
-}
-
-static bool is_commit(const char *s) {
-    return strlen(s) == 40 && strspn(s, "0123456789abcdef") == 40;
-}
-
-static bool parse_id(const char *text, hub_id *id) {
-    const char *at = strchr(text, '@');
-    size_t n = at ? (size_t)(at - text) : strlen(text);
-    if (n > ID_MAX || (at && !is_revision(at + 1)))
-        return false;
-    snprintf(id->repo, sizeof id->repo, "%.*s", (int)n, text);
-    snprintf(id->revision, sizeof id->revision, "%s", at ? at + 1 : "");
-    return is_repo_id(id->repo);
-}
+#define GGUF_MAX_DEPTH 1 /* directories inside a snapshot that are looked into for GGUF files */
 
 /* ---- one snapshot ---- */
 
@@ -114,8 +65,6 @@ static td_status check_listed(const char *dir, td_error *err) {
 
 static td_status check_complete(const char *dir, td_error *err) {
     struct stat info;
-    if (!td_dir_exists(dir))
-        return td_fail(err, TD_E_NOTFOUND, "%s: no such snapshot", dir);
     TD_TRY(check_file(dir, "config.json", err));
     char *index = td_path_join(dir, TD_SHARD_INDEX_FILE);
     if (!index)
@@ -125,14 +74,82 @@ static td_status check_complete(const char *dir, td_error *err) {
     return st;
 }
 
+/* ---- GGUF files in a snapshot ---- */
+
+/* Adds the paths of GGUF files below `dir`, each with `prefix` before it. */
+static td_status list_gguf(const char *dir, const char *prefix, int depth, td_hub_strings *out, td_error *err) {
+    DIR *d = opendir(dir);
+    td_status st = TD_OK;
+    for (const struct dirent *e; d && st == TD_OK && (e = readdir(d)) != NULL;) {
+        if (e->d_name[0] == '.')
+            continue;
+        char name[TD_HUB_FILE_MAX + 1], *path = td_path_join(dir, e->d_name);
+        int n = snprintf(name, sizeof name, "%s%s", prefix, e->d_name);
+        if (!path)
+            st = td_fail(err, TD_E_NOMEM, "%s: out of memory", dir);
+        else if (td_hub_gguf_is(e->d_name) && n < (int)sizeof name)
+            st = td_hub_strings_add(out, name, (size_t)n, err);
+        else if (depth > 0 && td_dir_exists(path) && n + 1 < (int)sizeof name) {
+            strcat(name, "/");
+            st = list_gguf(path, name, depth - 1, out, err);
+        }
+        td_free(path);
+    }
+    if (d)
+        closedir(d);
+    return st;
+}
+
+static td_status check_pieces(const char *dir, const td_hub_strings *all, const char *first, td_error *err) {
+    unsigned found = 0, pieces = td_hub_gguf_pieces(first);
+    for (size_t i = 0; i < all->n; i++)
+        if (td_hub_gguf_same(first, all->v[i])) {
+            TD_TRY(check_file(dir, all->v[i], err));
+            found++;
+        }
+    if (found != pieces)
+        return td_fail(err, TD_E_NOTFOUND, "%s: incomplete, %u of %u pieces of %s", dir, found, pieces, first);
+    return TD_OK;
+}
+
+static td_status find_gguf(const char *dir, const char *selector, char **out, td_error *err) {
+    td_hub_strings all = {0};
+    size_t pick = 0;
+    td_status st = list_gguf(dir, "", GGUF_MAX_DEPTH, &all, err);
+    if (st == TD_OK)
+        st = td_hub_gguf_pick((const char *const *)all.v, all.n, selector, dir, &pick, err);
+    if (st == TD_OK)
+        st = check_pieces(dir, &all, all.v[pick], err);
+    if (st == TD_OK && (*out = td_path_join(dir, all.v[pick])) == NULL)
+        st = td_fail(err, TD_E_NOMEM, "%s: out of memory", dir);
+    td_hub_strings_free(&all);
+    return st;
+}
+
 /* ---- choosing one ---- */
 
-/* "<repo>/snapshots/<commit>"; NULL: out of memory. */
-static char *snapshot_path(const char *repo, const char *commit) {
-    td_buf b;
-    td_buf_init(&b, PATH_MAX);
-    (void)td_buf_printf(&b, "%s/snapshots/%s", repo, commit);
-    return td_buf_steal(&b);
+/* What `id` means in the snapshot of `commit`, when it is complete: *out, and its directory's time. */
+static td_status look_in(const char *repo, const char *commit, const td_hub_id *id, char **out, struct timespec *time,
+                         td_error *err) {
+    struct stat info;
+    char *dir = td_hub_snapshot_dir(repo, commit);
+    if (!dir)
+        return td_fail(err, TD_E_NOMEM, "%s: out of memory", repo);
+    td_status st = TD_OK;
+    if (stat(dir, &info) != 0 || !S_ISDIR(info.st_mode))
+        st = td_fail(err, TD_E_NOTFOUND, "%s: no such snapshot", dir);
+    else if (id->file[0])
+        st = find_gguf(dir, id->file, out, err);
+    else
+        st = check_complete(dir, err);
+    if (st == TD_OK && !id->file[0]) {
+        *out = dir;
+        dir = NULL;
+    }
+    if (st == TD_OK)
+        *time = info.st_mtim;
+    td_free(dir);
+    return st;
 }
 
 /* The commit that refs/<revision> holds. */
@@ -148,7 +165,7 @@ static td_status read_ref(const char *repo, const char *revision, char commit[41
     if (st == TD_OK) {
         while (size > 0 && isspace((unsigned char)text[size - 1]))
             text[--size] = '\0';
-        if (size == 40 && is_commit(text))
+        if (size == 40 && td_hub_is_commit(text))
             memcpy(commit, text, 41);
         else
             st = td_fail(err, TD_E_FORMAT, "%s: expected a commit of 40 hex digits", path);
@@ -158,54 +175,45 @@ static td_status read_ref(const char *repo, const char *revision, char commit[41
     return st;
 }
 
-static td_status use_revision(const char *repo, const char *revision, char **out, td_error *err) {
+static td_status use_revision(const char *repo, const char *revision, const td_hub_id *id, char **out, td_error *err) {
     char commit[41];
-    if (is_commit(revision))
+    struct timespec time;
+    if (td_hub_is_commit(revision))
         memcpy(commit, revision, 41);
     else
         TD_TRY(read_ref(repo, revision, commit, err));
-    char *dir = snapshot_path(repo, commit);
-    if (!dir)
-        return td_fail(err, TD_E_NOMEM, "%s: out of memory", repo);
-    td_status st = check_complete(dir, err);
-    if (st == TD_OK)
-        *out = dir;
-    else
-        td_free(dir);
-    return st;
+    return look_in(repo, commit, id, out, &time, err);
 }
 
 static bool newer(const struct timespec *a, const struct timespec *b) {
     return a->tv_sec != b->tv_sec ? a->tv_sec > b->tv_sec : a->tv_nsec > b->tv_nsec;
 }
 
-/* Takes `dir` (owned) as the best so far when it is complete and newer; else frees it. */
-static td_status weigh(char *dir, char **best, struct timespec *best_time) {
-    struct stat info;
+/* Takes what a snapshot has as the best so far when it is complete and newer. */
+static td_status weigh(const char *repo, const char *commit, const td_hub_id *id, char **best,
+                       struct timespec *best_time) {
     td_error ignored;
-    td_status st = check_complete(dir, &ignored);
+    char *path = NULL;
+    struct timespec time;
+    td_status st = look_in(repo, commit, id, &path, &time, &ignored);
     bool better =
-        st == TD_OK && stat(dir, &info) == 0 &&
-        (!*best || newer(&info.st_mtim, best_time) || (!newer(best_time, &info.st_mtim) && strcmp(dir, *best) > 0));
-    td_free(better ? *best : dir);
+        st == TD_OK && (!*best || newer(&time, best_time) || (!newer(best_time, &time) && strcmp(path, *best) > 0));
+    td_free(better ? *best : path);
     if (better) {
-        *best = dir;
-        *best_time = info.st_mtim;
+        *best = path;
+        *best_time = time;
     }
     return st == TD_E_NOMEM ? st : TD_OK;
 }
 
-static td_status use_newest(const char *repo, char **out, td_error *err) {
+static td_status use_newest(const char *repo, const td_hub_id *id, char **out, td_error *err) {
     char *snapshots = td_path_join(repo, "snapshots"), *best = NULL;
     struct timespec best_time = {0};
     DIR *d = snapshots ? opendir(snapshots) : NULL;
     td_status st = snapshots ? TD_OK : TD_E_NOMEM;
-    for (const struct dirent *e; d && st == TD_OK && (e = readdir(d)) != NULL;) {
-        if (!is_commit(e->d_name))
-            continue;
-        char *dir = snapshot_path(repo, e->d_name);
-        st = dir ? weigh(dir, &best, &best_time) : TD_E_NOMEM;
-    }
+    for (const struct dirent *e; d && st == TD_OK && (e = readdir(d)) != NULL;)
+        if (td_hub_is_commit(e->d_name))
+            st = weigh(repo, e->d_name, id, &best, &best_time);
     if (d)
         closedir(d);
     td_free(snapshots);
@@ -219,27 +227,17 @@ static td_status use_newest(const char *repo, char **out, td_error *err) {
     return td_fail(err, TD_E_NOTFOUND, "%s: no complete snapshot", repo);
 }
 
-static td_status resolve_in(const char *repo, const hub_id *id, char **out, td_error *err) {
+static td_status resolve_in(const char *repo, const td_hub_id *id, char **out, td_error *err) {
     if (id->revision[0])
-        return use_revision(repo, id->revision, out, err);
+        return use_revision(repo, id->revision, id, out, err);
     td_error main_err;
-    td_status st = use_revision(repo, "main", out, &main_err);
+    td_status st = use_revision(repo, "main", id, out, &main_err);
     if (st == TD_OK)
         return TD_OK;
-    td_status newest = st == TD_E_NOMEM ? st : use_newest(repo, out, err);
+    td_status newest = st == TD_E_NOMEM ? st : use_newest(repo, id, out, err);
     if (newest == TD_OK || newest == TD_E_NOMEM)
         return newest == TD_OK ? newest : td_fail(err, newest, "out of memory");
     return td_fail(err, st, "%s; no other snapshot is complete", main_err.message);
-}
-
-/* "<cache>/models--org--name"; NULL: out of memory. */
-static char *repo_path(const char *cache, const char *repo) {
-    td_buf b;
-    td_buf_init(&b, PATH_MAX);
-    (void)td_buf_printf(&b, "%s/models--", cache);
-    for (const char *p = repo; *p; p++)
-        (void)(*p == '/' ? td_buf_puts(&b, "--") : td_buf_putc(&b, *p));
-    return td_buf_steal(&b);
 }
 
 static td_status keep_path(const char *path, char **out, td_error *err) {
@@ -249,17 +247,17 @@ static td_status keep_path(const char *path, char **out, td_error *err) {
 
 td_status td_hub_resolve(const char *path_or_id, const char *cache, char **out, td_error *err) {
     struct stat info;
-    hub_id id;
+    td_hub_id id;
     char shown[TD_SHOWN_SIZE];
     *out = NULL;
     td_shown(shown, path_or_id, strlen(path_or_id));
     if (stat(path_or_id, &info) == 0)
         return keep_path(path_or_id, out, err);
-    if (!parse_id(path_or_id, &id))
+    if (!td_hub_id_parse(path_or_id, &id))
         return td_fail(err, TD_E_NOTFOUND, "%s: no such path, and not a hub id (org/name or org/name@revision)", shown);
     if (!cache || !*cache)
         return td_fail(err, TD_E_NOTFOUND, "%s: no such path, and there is no hub cache to search", shown);
-    char *repo = repo_path(cache, id.repo);
+    char *repo = td_hub_repo_dir(cache, id.repo);
     if (!repo)
         return td_fail(err, TD_E_NOMEM, "%s: out of memory", shown);
     td_status st;

@@ -145,21 +145,79 @@ static void every_shard_of_an_index_is_needed(void **state) {
                    ": byte 19: shard \"../1.safetensors\" is not a plain file name ending in .safetensors");
 }
 
+static void assert_found_file(const char *cache, const char *id, const char *file) {
+    char *path, want[1100];
+    td_error err;
+    if (td_hub_resolve(id, cache, &path, &err) != TD_OK)
+        fail_msg("%s", err.message);
+    snprintf(want, sizeof want, "%s/" REPO "/snapshots/" OLD "/%s", cache, file);
+    assert_string_equal(path, want);
+    td_free(path);
+}
+
+static void a_gguf_file_is_found_by_name_or_quantisation(void **state) {
+    static const char *const files[] = {"m-Q4_K_M.gguf",
+                                        "m-Q8_0.gguf",
+                                        "m-f16.gguf",
+                                        "mmproj-m-f16.gguf",
+                                        "UD/m-IQ2_XS-00001-of-00002.gguf",
+                                        "UD/m-IQ2_XS-00002-of-00002.gguf",
+                                        "m-Q6_K-00001-of-00002.gguf"};
+    const char *cache = *state;
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        char name[200];
+        snprintf(name, sizeof name, REPO "/snapshots/" OLD "/%s", files[i]);
+        put_text(cache, name, "");
+    }
+    put_text(cache, REPO "/refs/main", OLD);
+    assert_found_file(cache, "org/name:m-Q8_0.gguf", "m-Q8_0.gguf");
+    assert_found_file(cache, "org/name:Q4_K_M", "m-Q4_K_M.gguf");
+    assert_found_file(cache, "org/name@main:q4_k_m", "m-Q4_K_M.gguf");
+    assert_found_file(cache, "org/name:F16", "m-f16.gguf"); /* and not the projector */
+    assert_found_file(cache, "org/name:mmproj-m-f16.gguf", "mmproj-m-f16.gguf");
+    assert_found_file(cache, "org/name@" OLD ":IQ2_XS", "UD/m-IQ2_XS-00001-of-00002.gguf");
+    assert_found_file(cache, "org/name:UD/m-IQ2_XS-00002-of-00002.gguf", "UD/m-IQ2_XS-00001-of-00002.gguf");
+    assert_missing(cache, "org/name@main:Q6_K", TD_E_NOTFOUND,
+                   "org/name@main:Q6_K: $/" REPO "/snapshots/" OLD
+                   ": incomplete, 1 of 2 pieces of m-Q6_K-00001-of-00002.gguf");
+    put_text(cache, REPO "/snapshots/" OLD "/n-Q8_0.gguf", "");
+    td_error err;
+    char *path;
+    assert_int_equal(td_hub_resolve("org/name@main:Q8_0", cache, &path, &err), TD_E_ARG);
+    assert_non_null(strstr(err.message, "'Q8_0' fits several files, name one: "));
+    assert_non_null(strstr(err.message, "n-Q8_0.gguf"));
+    assert_null(strstr(err.message, "Q4_K_M"));
+    assert_int_equal(td_hub_resolve("org/name@main:K_M", cache, &path, &err), TD_OK); /* after a '_' */
+    td_free(path);
+    assert_int_equal(td_hub_resolve("org/name@main:4_K_M", cache, &path, &err), TD_E_NOTFOUND);
+    assert_non_null(strstr(err.message, "no file fits '4_K_M'; there are "));
+    assert_null(strstr(err.message, "mmproj"));
+    assert_null(strstr(err.message, "00002-of-00002"));
+    assert_int_equal(td_hub_resolve("org/name:../../x.gguf", cache, &path, &err), TD_E_NOTFOUND);
+    assert_non_null(strstr(err.message, "not a hub id"));
+    assert_int_equal(unlink(in_dir(cache, REPO "/snapshots/" OLD "/m-Q4_K_M.gguf")), 0);
+    assert_int_equal(symlink("../../blobs/beef", in_dir(cache, REPO "/snapshots/" OLD "/m-Q4_K_M.gguf")), 0);
+    assert_missing(cache, "org/name@main:Q4_K_M", TD_E_NOTFOUND,
+                   "org/name@main:Q4_K_M: $/" REPO "/snapshots/" OLD ": incomplete, m-Q4_K_M.gguf is missing");
+}
+
 static void survives_every_failed_allocation(void **state) {
     const char *cache = *state;
     put_snapshot(cache, OLD, 1000);
     put_snapshot(cache, NEW, 2000);
     put_text(cache, REPO "/snapshots/" OLD "/" INDEX, "{\"weight_map\":{\"\\u0061\":\"model.safetensors\"}}");
-    for (int with_ref = 0; with_ref < 2; with_ref++) {
-        if (with_ref)
+    put_text(cache, REPO "/snapshots/" OLD "/q/m-Q8_0.gguf", "");
+    for (int round = 0; round < 3; round++) {
+        if (round > 0)
             put_text(cache, REPO "/refs/main", OLD);
+        const char *id = round == 2 ? "org/name:Q8_0" : "org/name";
         unsigned k = 0;
         for (;; k++) {
             char *path;
             td_error err;
             long live = td_alloc_live();
             td_alloc_fail_at(k);
-            td_status st = td_hub_resolve("org/name", cache, &path, &err);
+            td_status st = td_hub_resolve(id, cache, &path, &err);
             bool struck = td_alloc_failed();
             td_alloc_fail_at(-1);
             td_free(path);
@@ -183,6 +241,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_broken_download_does_not_hide_yesterdays_model, temp_dir_setup,
                                         temp_dir_teardown),
         cmocka_unit_test_setup_teardown(every_shard_of_an_index_is_needed, temp_dir_setup, temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(a_gguf_file_is_found_by_name_or_quantisation, temp_dir_setup,
+                                        temp_dir_teardown),
         cmocka_unit_test_setup_teardown(survives_every_failed_allocation, temp_dir_setup, temp_dir_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
