@@ -41,7 +41,8 @@ extern "C" {
     X(E_LIMIT, -9, "limit exceeded")                                                                                   \
     X(E_CANCELLED, -10, "cancelled")                                                                                   \
     X(E_NUMERIC, -11, "non-finite numbers")                                                                            \
-    X(E_DEVICE, -12, "device error")
+    X(E_DEVICE, -12, "device error")                                                                                   \
+    X(E_BUSY, -13, "too many requests")
 
 typedef enum td_status {
 #define TD_STATUS_ENUM(name, value, text) TD_##name = (value),
@@ -89,7 +90,9 @@ typedef struct td_engine_options {
                               * the file has them (heads in the checkpoint) */
     uint32_t mtp_shortlist;  /* heads in the checkpoint score this many words; 0: all. Changes speed, never text */
     bool mtp_random_weights; /* tests: the assistant's weights are replaced by noise; changes speed, never text */
-    uint32_t n_ctx; /* positions a sequence may reach, up to 2^24; 0: what the model was made for, at most 8192 */
+    uint32_t n_ctx;       /* positions a sequence may reach, up to 2^24; 0: what the model was made for, at most 8192 */
+    uint32_t parallel;    /* sequences that a pass may serve (td_scheduler); default 1, at most 1024 */
+    uint64_t cache_bytes; /* keys and values kept for prompts to come; 0: none beyond a session's own */
     uint32_t prefill_size;  /* prompt rows a pass; default 512 */
     bool kv_f32;            /* keys and values in f32 rather than bf16 */
     uint32_t kv_page;       /* positions a KV page; default 64 */
@@ -196,14 +199,41 @@ typedef enum td_finish {
     TD_FINISH_STOP,      /* an end token or a stop string */
     TD_FINISH_LENGTH,    /* max_tokens or the context is full */
     TD_FINISH_CANCELLED, /* the callback said so */
+    TD_FINISH_TIME,      /* time_limit is over */
 } td_finish;
 
-const char *td_finish_name(td_finish f); /* "stop", "length", "cancelled" */
+const char *td_finish_name(td_finish f); /* "stop", "length", "cancelled", "time" */
 
-/* New text, whole characters only, never part of a stop string; and the new tokens of the round that made it with, for
- * each, whether it came from an accepted draft. text may be empty. Return false to cancel. */
-typedef bool (*td_text_fn)(void *user, const char *text, size_t n_text, const td_token *tokens, const bool *drafted,
-                           size_t n_tokens);
+typedef struct td_token_prob {
+    td_token token;
+    float logprob; /* natural log; of the softmax of the model's logits, before penalties, bias, temperature, filters */
+} td_token_prob;
+
+/* What a round has added to an answer. All of it is the engine's and lives until the callback returns. */
+typedef struct td_piece {
+    const char *text; /* [n_text] whole characters only, never part of a stop string; may be empty */
+    size_t n_text;
+    const td_token *tokens; /* [n_tokens] the round's tokens; one that a stop string cut off is not among them */
+    size_t n_tokens;
+    const bool *drafted;        /* [n_tokens] whether it came from an accepted draft */
+    const uint32_t *text_end;   /* [n_tokens] bytes of `text` that were certain once this token was there */
+    const td_token_prob *probs; /* [n_tokens][1 + n_logprobs] the token, then the likeliest ones in order; or NULL */
+    uint32_t n_logprobs;
+} td_piece;
+
+/* Return false to cancel. */
+typedef bool (*td_text_fn)(void *user, const td_piece *piece);
+
+/* What an answer must match. At most one of the first three is set. */
+typedef struct td_constraint_spec {
+    const char *json_schema; /* a JSON Schema */
+    const char *grammar;     /* a grammar in GBNF */
+    bool json_object;        /* any JSON object */
+    const char *tools;       /* OpenAI's array of tools: the answer must be calls of them, in the model's own form */
+    const char *tool_name;   /* of this one; NULL: of any */
+    bool one_call;           /* a single call */
+    const char *after; /* text that ends the thoughts, before which nothing is constrained; NULL: from the start */
+} td_constraint_spec;
 
 typedef struct td_request {
     const td_token *prompt; /* [n_prompt], n_prompt >= 1 */
@@ -213,13 +243,19 @@ typedef struct td_request {
     bool ignore_eos;         /* end tokens are ordinary */
     const char *const *stop; /* [n_stop] strings that end the answer and are not part of it */
     size_t n_stop;
-    bool no_mtp;               /* plain decoding for this request */
-    int num_mtp_tokens;        /* drafts a round at most; -1: the engine's depth */
-    bool special;              /* special tokens appear in the text */
-    td_text_fn on_text;        /* or NULL */
-    td_progress_fn on_prefill; /* or NULL */
+    bool no_mtp;        /* plain decoding for this request */
+    int num_mtp_tokens; /* drafts a round at most; -1: the engine's depth */
+    bool special;       /* special tokens appear in the text */
+    int n_logprobs;     /* alternatives a token to report, 0..TD_MAX_LOGPROBS; -1: no log-probabilities */
+    td_constraint_spec constraint;
+    double time_limit;             /* seconds from the start of the prompt; 0: none */
+    td_text_fn on_text;            /* or NULL */
+    td_progress_fn on_prefill;     /* or NULL */
+    bool (*is_wanted)(void *user); /* asked about once a round, while waiting too; false cancels; or NULL */
     void *user;
 } td_request;
+
+#define TD_MAX_LOGPROBS 20
 
 td_request td_request_default(void);
 
@@ -235,6 +271,7 @@ typedef struct td_result {
     uint64_t drafted;
     uint64_t drafted_at[TD_MAX_DRAFT];  /* rounds that drafted at this position (0: the first draft) */
     uint64_t accepted_at[TD_MAX_DRAFT]; /* rounds that accepted it */
+    double queue_seconds;               /* waiting for a place (td_scheduler) */
     double prefill_seconds, decode_seconds;
     bool mtp_active;
     const char *mtp_reason; /* why drafting did not run; "" when it did; static or the engine's */
@@ -253,6 +290,82 @@ void td_session_close(td_session **session);
  * non-finite logits; TD_E_ARG: a token or parameter out of range. Cancelling through on_text is no failure. */
 td_status td_session_generate(td_session *session, const td_request *request, td_result *result,
                               td_error *err) TD_MUST_CHECK;
+
+/* ---- many answers at once ---- */
+
+/* Runs requests of any number of threads on the engine, up to td_engine_options.parallel of them in each pass: drafts
+ * of different sequences ride together, prompts enter in chunks between the rounds of those that are answering. While
+ * it is open the engine's sessions cannot generate (TD_E_BUSY). Waiting requests are taken fairly: of each owner in
+ * turn, the oldest first. */
+typedef struct td_scheduler td_scheduler;
+
+typedef struct td_scheduler_options {
+    uint32_t max_queue; /* requests that may wait; default 256 */
+    double max_stall;   /* seconds that a round may take because of a prompt while others are answering; default 0.25 */
+} td_scheduler_options;
+
+td_scheduler_options td_scheduler_options_default(void);
+
+/* The last call about a request, exactly one: `result` is the scheduler's and NULL when it failed, with the reason in
+ * `err` (TD_E_NUMERIC, TD_E_LIMIT, TD_E_CANCELLED: the scheduler was closed, ...). */
+typedef void (*td_end_fn)(void *user, const td_result *result, const td_error *err);
+
+/* Starts a thread that everything runs on, callbacks included: they must not block. */
+td_status td_scheduler_open(td_scheduler **out, td_engine *engine, const td_scheduler_options *opt,
+                            td_error *err) TD_MUST_CHECK;
+/* Waiting and running requests end with TD_E_CANCELLED. */
+void td_scheduler_close(td_scheduler **scheduler);
+
+/* Takes a request on; everything in it is copied. `owner` tells users apart for fairness. *id names it for
+ * td_scheduler_cancel. Any thread. Errors come at once and on_end is then not called: what td_session_generate refuses,
+ * a constraint that cannot be met (TD_E_ARG), TD_E_BUSY: the queue is full or the scheduler is draining. */
+td_status td_scheduler_submit(td_scheduler *scheduler, const td_request *request, uint64_t owner, td_end_fn on_end,
+                              uint64_t *id, td_error *err) TD_MUST_CHECK;
+/* Ends it within a round, as cancelled; an id that is over is ignored. Any thread. */
+void td_scheduler_cancel(td_scheduler *scheduler, uint64_t id);
+
+/* Nothing new is taken; returns true when all have ended, false after `seconds`. Any thread. */
+bool td_scheduler_drain(td_scheduler *scheduler, double seconds);
+
+typedef struct td_slot_info {
+    bool busy;
+    uint64_t id;       /* of the request, or of the last one; 0: none yet */
+    uint32_t n_prompt; /* tokens */
+    uint32_t n_cached, n_generated, n_pending;
+    uint64_t drafted, accepted;
+} td_slot_info;
+
+typedef struct td_scheduler_stats {
+    uint32_t parallel, active, queued, max_queue;
+    bool draining;
+    uint64_t requests, finished, cancelled, failed, refused; /* refused: TD_E_BUSY */
+    uint64_t prompt_tokens, cached_tokens, generated_tokens;
+    uint64_t rounds;       /* of a sequence that sampled */
+    uint64_t passes;       /* of the model */
+    uint64_t draft_rounds; /* rounds that had drafts */
+    uint64_t drafted, accepted;
+    uint64_t drafted_at[TD_MAX_DRAFT], accepted_at[TD_MAX_DRAFT];
+    double busy_seconds, prefill_seconds, decode_seconds; /* the latter two summed over requests */
+    uint64_t kv_bytes, kv_allocated;                      /* in use by sequences and cache; allocated */
+    uint64_t cache_bytes, cache_limit, cache_pages, cache_hits, cache_misses, cache_evictions;
+    uint64_t cache_hit_tokens;
+} td_scheduler_stats;
+
+/* A snapshot. Any thread. */
+void td_scheduler_describe(td_scheduler *scheduler, td_scheduler_stats *stats);
+/* One of td_engine_options.parallel slots; TD_E_ARG: no such. Any thread. */
+td_status td_scheduler_slot(td_scheduler *scheduler, uint32_t slot, td_slot_info *info, td_error *err) TD_MUST_CHECK;
+
+/* Writes what is cached of the conversation that a slot holds, or held last, to a file, atomically; reads such a file
+ * back into the cache, where the next prompt that begins like it finds it (and makes it the slot's conversation);
+ * forgets it. *n_tokens: of the conversation in the file; *n_bytes: its size. They wait for the round under way. Any
+ * thread but the scheduler's. TD_E_BUSY: the slot is generating; TD_E_NOTFOUND: nothing to save, or no such file;
+ * TD_E_MODEL: a file of another model; TD_E_FORMAT: a damaged file; TD_E_IO. */
+td_status td_scheduler_save(td_scheduler *scheduler, uint32_t slot, const char *path, uint64_t *n_tokens,
+                            uint64_t *n_bytes, td_error *err) TD_MUST_CHECK;
+td_status td_scheduler_restore(td_scheduler *scheduler, uint32_t slot, const char *path, uint64_t *n_tokens,
+                               uint64_t *n_bytes, td_error *err) TD_MUST_CHECK;
+td_status td_scheduler_erase(td_scheduler *scheduler, uint32_t slot, uint64_t *n_tokens, td_error *err) TD_MUST_CHECK;
 
 #ifdef __cplusplus
 }

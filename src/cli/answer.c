@@ -18,39 +18,23 @@ static void put(td_answer *a, const char *text, size_t n) {
     a->last = text[n - 1];
 }
 
-/* How many bytes of the round's text its accepted drafts made. Text that a stop string or half a character held back
- * belongs to an earlier round, so this is about right, and always ends at a character. */
-static size_t drafted_bytes(const td_answer *a, const char *text, size_t n_text, const td_token *tokens,
-                            const bool *drafted, size_t n_tokens) {
-    size_t n = 0;
-    while (n < n_tokens && drafted[n])
-        n++;
-    char *piece = NULL;
-    size_t n_piece = 0;
-    if (n == 0 || td_engine_detokenize(a->engine, tokens, n, false, &piece, &n_piece, NULL) != TD_OK)
-        return 0;
-    td_text_free(piece);
-    if (n_piece > n_text)
-        n_piece = n_text;
-    while (n_piece > 0 && n_piece < n_text && ((unsigned char)text[n_piece] & 0xC0) == 0x80)
-        n_piece--;
-    return n_piece;
-}
-
-static bool on_text(void *user, const char *text, size_t n_text, const td_token *tokens, const bool *drafted,
-                    size_t n_tokens) {
+static bool on_text(void *user, const td_piece *piece) {
     td_answer *a = user;
-    if (a->stream && n_text > 0) {
-        td_progress_clear();
-        size_t coloured = a->show_drafts ? drafted_bytes(a, text, n_text, tokens, drafted, n_tokens) : 0;
-        if (coloured > 0) {
+    if (!a->stream || !piece->n_text)
+        return !a->broken && !td_interrupted();
+    td_progress_clear();
+    size_t from = 0;
+    for (size_t i = 0; i < piece->n_tokens; i++) {
+        bool coloured = a->show_drafts && piece->drafted[i] && piece->text_end[i] > from;
+        if (coloured)
             fputs(a->style.draft, stdout);
-            put(a, text, coloured);
+        put(a, piece->text + from, piece->text_end[i] - from);
+        if (coloured)
             fputs(a->style.off, stdout);
-        }
-        put(a, text + coloured, n_text - coloured);
-        a->broken = !td_report_flush() || a->broken;
+        from = piece->text_end[i];
     }
+    put(a, piece->text + from, piece->n_text - from);
+    a->broken = !td_report_flush() || a->broken;
     return !a->broken && !td_interrupted();
 }
 

@@ -57,8 +57,8 @@ static td_status draw(assistant_drafter *d, td_draft *batch, uint32_t n, uint32_
     for (uint32_t r = 0; r < n; r++) {
         td_draft *b = &batch[d->live[r]];
         TD_TRY(td_sample(d->sampler, b->sampling, b->history, d->step.logits + (size_t)r * n_candidates,
-                         shortlist ? d->step.candidate + (size_t)r * n_candidates : NULL, n_candidates, b->n_tokens + j,
-                         &b->out[j], err));
+                         shortlist ? d->step.candidate + (size_t)r * n_candidates : NULL, NULL, n_candidates,
+                         b->n_tokens + j, &b->out[j], err));
         td_history_add(b->history, b->out[j]);
         b->n_out = j + 1;
     }

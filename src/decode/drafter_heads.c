@@ -223,7 +223,7 @@ static td_status draw(heads_drafter *d, td_draft *batch, uint32_t live, uint32_t
     for (uint32_t r = 0; r < live; r++) {
         td_draft *b = &batch[d->live[r]];
         TD_TRY(td_sample(d->sampler, b->sampling, b->history, d->logits + (size_t)r * d->pass.n_words, d->pass.word,
-                         d->pass.n_words, b->n_tokens + j, &b->out[j], err));
+                         NULL, d->pass.n_words, b->n_tokens + j, &b->out[j], err));
         td_history_add(b->history, b->out[j]);
         b->n_out = j + 1;
     }

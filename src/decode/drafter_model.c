@@ -244,8 +244,8 @@ static td_status draw(model_drafter *d, td_draft *batch, uint32_t n, uint32_t j,
     *live = 0;
     for (uint32_t r = 0; r < n; r++) {
         td_draft *b = &batch[d->live[r]];
-        td_status st = td_sample(d->sampler, b->sampling, b->history, d->logits + (size_t)r * n_vocab, NULL, n_vocab,
-                                 (uint64_t)b->n_tokens + j, &b->out[j], err);
+        td_status st = td_sample(d->sampler, b->sampling, b->history, d->logits + (size_t)r * n_vocab, NULL, NULL,
+                                 n_vocab, (uint64_t)b->n_tokens + j, &b->out[j], err);
         if (st == TD_E_NUMERIC)
             continue;
         TD_TRY(st);

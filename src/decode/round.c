@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "decode/logprobs.h"
 
 static uint32_t sampled_rows(const td_decoder_options *o) {
     return o->max_seqs * (1 + o->max_depth);
@@ -63,6 +64,7 @@ td_status td_decoder_open(td_decoder **out, td_model *model, td_drafter *drafter
     d->drafter = drafter;
     d->pool = pool;
     d->opt = *opt;
+    d->prefill_rows = opt->prefill_rows;
     td_depth_costs_init(&d->costs);
     td_status st = alloc_arrays(d, err);
     if (st == TD_OK)
@@ -90,6 +92,10 @@ void td_decoder_close(td_decoder **pd) {
     *pd = NULL;
 }
 
+void td_decoder_set_prefill(td_decoder *d, uint32_t rows) {
+    d->prefill_rows = rows < d->opt.prefill_rows ? rows : d->opt.prefill_rows;
+}
+
 /* ---- draft ---- */
 
 static uint32_t wanted_depth(const td_decoder *d, const td_seq *s) {
@@ -98,6 +104,12 @@ static uint32_t wanted_depth(const td_decoder *d, const td_seq *s) {
     uint32_t most = td_seq_remaining(s) - 1; /* the round's own sample takes one */
     most = s->params.depth < most ? s->params.depth : most;
     return s->params.adaptive ? td_depth_choose(&s->depth, &d->costs, td_kv_seq_length(s->kv), most) : most;
+}
+
+/* Drafts behind one that the constraint refuses would be rows for nothing. */
+static uint32_t possible(const td_seq *s, const td_draft *draft) {
+    td_constraint *c = s->params.constraint;
+    return c && draft->n_out ? c->ops->accepts(c, draft->out, draft->n_out) : draft->n_out;
 }
 
 static td_status draft_all(td_decoder *d, td_seq *const *seqs, uint32_t n, td_error *err) {
@@ -129,7 +141,7 @@ static td_status draft_all(td_decoder *d, td_seq *const *seqs, uint32_t n, td_er
     if (st == TD_E_NOMEM || st == TD_E_LIMIT) /* no room to draft is no reason not to answer */
         return TD_OK;
     for (uint32_t a = 0; a < asked && st == TD_OK; a++)
-        d->slots[d->draft_seq[a]].n_draft = d->drafts[a].n_out;
+        d->slots[d->draft_seq[a]].n_draft = possible(seqs[d->draft_seq[a]], &d->drafts[a]);
     return st;
 }
 
@@ -182,9 +194,39 @@ static void add_outputs(td_decoder *d, uint32_t i, td_pass *p) {
     t->first_out = p->n_out - sampled;
 }
 
+/* n_known of every slot: all rows of a sequence that feeds its newest token only, and of the others as many as the
+ * budget gives: what each asks for, if that is no more than an even share of what is left. */
+static void share_prefill(td_decoder *d, td_seq *const *seqs, uint32_t n) {
+    uint32_t budget = d->prefill_rows, waiting = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        d->slots[i].n_known = td_seq_pending(seqs[i]) == 1;
+        waiting += td_seq_pending(seqs[i]) > 1;
+    }
+    for (bool modest = true; modest && waiting;) {
+        uint32_t share = budget / waiting;
+        modest = false;
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t pending = td_seq_pending(seqs[i]);
+            if (d->slots[i].n_known || pending > share)
+                continue;
+            d->slots[i].n_known = pending;
+            budget -= pending;
+            waiting--;
+            modest = true;
+        }
+    }
+    for (uint32_t i = 0; i < n && waiting; i++) {
+        if (d->slots[i].n_known)
+            continue;
+        d->slots[i].n_known = (budget + waiting - 1) / waiting; /* rounded up: the first is the oldest */
+        budget -= d->slots[i].n_known;
+        waiting--;
+    }
+}
+
 /* Lays out the rows of every sequence; known rows in excess of the prefill budget wait for a later round. */
 static td_status build_pass(td_decoder *d, td_seq *const *seqs, uint32_t n, td_pass *p, td_error *err) {
-    uint32_t budget = d->opt.prefill_rows;
+    share_prefill(d, seqs, n);
     *p = (td_pass){.token = d->token,
                    .pos = d->pos,
                    .row_seq = d->row_seq,
@@ -201,13 +243,7 @@ static td_status build_pass(td_decoder *d, td_seq *const *seqs, uint32_t n, td_p
     for (uint32_t i = 0; i < n; i++) {
         td_seq *s = seqs[i];
         slot *t = &d->slots[i];
-        uint32_t pending = td_seq_pending(s);
-        t->n_known = pending;
-        if (pending > 1) {
-            t->n_known = pending < budget ? pending : budget;
-            budget -= t->n_known;
-        }
-        t->samples = t->n_known == pending;
+        t->samples = t->n_known == td_seq_pending(s);
         TD_TRY(td_kv_seq_reserve(s->kv, t->n_known + t->n_draft, err));
         add_rows(d, s, i, p);
         add_outputs(d, i, p);
@@ -219,6 +255,38 @@ static td_status build_pass(td_decoder *d, td_seq *const *seqs, uint32_t n, td_p
 }
 
 /* ---- accept and commit ---- */
+
+/* Room for one more token's log-probabilities. */
+static td_token_prob *grow_probs(td_seq *s) {
+    size_t stride = s->params.n_probs, n = s->n_tokens - s->n_prompt;
+    if ((n + 1) * stride > s->probs_capacity) {
+        size_t more = 2 * (n + 32) * stride;
+        td_token_prob *p = td_realloc(s->probs, more, sizeof *p);
+        if (!p)
+            return NULL;
+        s->probs = p;
+        s->probs_capacity = more;
+    }
+    return s->probs + n * stride;
+}
+
+/* The token that row `logits` gives. */
+static td_status sample(td_decoder *d, td_seq *s, const float *logits, td_token *out, td_error *err) {
+    uint32_t n_vocab = d->model->info.n_vocab;
+    td_constraint *c = s->params.constraint;
+    const uint64_t *allowed = NULL;
+    if (c)
+        TD_TRY(c->ops->allowed(c, &allowed, err));
+    TD_TRY(
+        td_sample(d->sampler, &s->params.sampling, &s->history, logits, NULL, allowed, n_vocab, s->n_tokens, out, err));
+    if (s->params.n_probs) {
+        td_token_prob *probs = grow_probs(s);
+        if (!probs)
+            return td_fail(err, TD_E_NOMEM, "out of memory for log-probabilities");
+        td_logprobs(logits, n_vocab, *out, s->params.n_probs - 1, probs);
+    }
+    return c ? c->ops->advance(c, *out, err) : TD_OK;
+}
 
 static void push(td_seq *s, td_token t, bool drafted) {
     s->tokens[s->n_tokens] = t;
@@ -236,8 +304,7 @@ static td_status accept(td_decoder *d, td_seq *s, const slot *t, uint32_t *accep
     for (uint32_t r = 0;; r++) {
         td_token sampled;
         const float *logits = d->logits + (size_t)(t->first_logits + r) * info->n_vocab;
-        TD_TRY(td_sample(d->sampler, &s->params.sampling, &s->history, logits, NULL, info->n_vocab, s->n_tokens,
-                         &sampled, err));
+        TD_TRY(sample(d, s, logits, &sampled, err));
         bool agrees = r < t->n_draft && sampled == t->draft[r];
         push(s, sampled, agrees);
         if (!agrees || s->finish) {

@@ -18,7 +18,9 @@
 #ifndef TD_DECODE_ROUND_H
 #define TD_DECODE_ROUND_H
 
+#include "cache/prompt_cache.h"
 #include "cache/snapshot.h"
+#include "decode/constraint.h"
 #include "decode/depth.h"
 #include "decode/drafter.h"
 
@@ -29,6 +31,7 @@ typedef struct td_decoder_options {
     uint32_t prefill_rows; /* rows of one round that only extend keys, over all sequences */
     uint32_t max_depth;    /* drafts a sequence and round at most, <= TD_MAX_DRAFT */
     int n_snapshots;       /* copies of recurrent memory a sequence; 0: TD_SNAPSHOTS, negative: none */
+    td_prompt_cache *cache; /* of the same pool; shared by all sequences; NULL: none */
 } td_decoder_options;
 
 #define TD_SNAPSHOTS 4
@@ -50,6 +53,9 @@ typedef struct td_seq_params {
     const td_token *end; /* [n_end] tokens that end the text; borrowed */
     size_t n_end;
     bool ignore_end;
+    td_constraint *constraint; /* of this text alone, at its beginning; borrowed; NULL: none */
+    uint32_t n_probs; /* log-probabilities to keep of each token: 0 none, 1 its own, more: and of the n_probs - 1
+                       * likeliest tokens */
 } td_seq_params;
 
 typedef struct td_seq_stats {
@@ -63,14 +69,17 @@ typedef struct td_seq_stats {
 typedef struct td_seq {
     td_decoder *decoder;
     td_seq_params params;
-    td_token *tokens;  /* [n_tokens] prompt, then text */
-    bool *was_drafted; /* [n_tokens] the token was an accepted draft */
+    td_token *tokens;     /* [n_tokens] prompt, then text */
+    bool *was_drafted;    /* [n_tokens] the token was an accepted draft */
+    td_token_prob *probs; /* [n_tokens - n_prompt][n_probs] */
+    size_t probs_capacity;
     uint32_t n_tokens, n_prompt, capacity;
     uint32_t n_reused; /* prompt tokens whose keys were there already */
     td_kv_seq *kv;
     uint8_t *state;          /* recurrent memory, or NULL; it stands at the keys' length less `uncommitted` */
     uint32_t uncommitted;    /* accepted drafts that are still in its log */
     td_snapshots *snapshots; /* or NULL */
+    td_cache_trail trail;    /* through the prompt cache, if there is one */
     td_history history;
     td_depth depth; /* how drafts have fared on this text */
     float *hidden;  /* [n_embd] of position n_tokens-2, when has_hidden */
@@ -92,12 +101,20 @@ void td_seq_close(td_seq **seq);
 td_status td_seq_start(td_seq *seq, const td_token *prompt, uint32_t n_prompt, const td_seq_params *params,
                        td_error *err) TD_MUST_CHECK;
 
+/* Hands what the sequence has computed to the prompt cache, if there is one, and clears it: keys, memory. Its tokens and
+ * statistics can be read until it is started again. At any time between rounds; a sequence that failed has nothing. */
+void td_seq_finish(td_seq *seq);
+
 /* Known tokens that have no key yet. */
 uint32_t td_seq_pending(const td_seq *seq);
 
 /* Ends the sequence after n_tokens of its tokens (n_prompt <= n_tokens <= seq->n_tokens), as if the rest had never been
  * made. Within the last round this costs nothing; further back, recurrent memory falls back to a snapshot. */
 void td_seq_cut(td_seq *seq, uint32_t n_tokens, td_finish finish);
+
+/* Prompt rows of the rounds to come: 1 up to the options' prefill_rows. They are shared out evenly among the sequences
+ * that have some, so that a short prompt does not wait for the end of a long one. */
+void td_decoder_set_prefill(td_decoder *d, uint32_t rows);
 
 /* One round of `n` unfinished sequences, 1 <= n <= max_seqs. A sequence that fails alone (non-finite logits) has its
  * status set and its keys dropped; the others go on. A failure of the pass itself is returned, and every sequence may

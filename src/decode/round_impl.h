@@ -22,6 +22,7 @@ struct td_decoder {
     td_drafter *drafter;
     td_kv_pool *pool;
     td_decoder_options opt;
+    uint32_t prefill_rows; /* of this round */
     td_depth_costs costs;
     td_sampler *sampler;
     slot *slots;         /* [max_seqs] */

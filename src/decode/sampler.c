@@ -136,6 +136,14 @@ static uint32_t best_of(const item *items, uint32_t n) {
     return best;
 }
 
+static uint32_t keep_allowed(item *items, uint32_t n, const uint64_t *allowed) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (allowed[items[i].token / 64] >> (items[i].token % 64) & 1)
+            items[kept++] = items[i];
+    return kept;
+}
+
 /* ---- heaps: no item stands above its parent ---- */
 
 typedef bool (*order)(const item *a, const item *b);
@@ -238,8 +246,13 @@ static td_token draw(const item *items, uint32_t n, uint64_t seed, uint64_t posi
 }
 
 td_status td_sample(td_sampler *s, const td_sampling *p, const td_history *h, const float *logits,
-                    const td_token *candidate, uint32_t n, uint64_t position, td_token *out, td_error *err) {
+                    const td_token *candidate, const uint64_t *allowed, uint32_t n, uint64_t position, td_token *out,
+                    td_error *err) {
     TD_TRY(fill(s, p, h, logits, candidate, n, err));
+    if (allowed)
+        n = keep_allowed(s->items, n, allowed);
+    if (n == 0)
+        return td_fail(err, TD_E_NUMERIC, "no token is left to choose: the constraint allows none");
     uint32_t best = best_of(s->items, n);
     if (s->items[best].value == -INFINITY)
         return td_fail(err, TD_E_NUMERIC, "no token is left to choose: every logit is -inf");

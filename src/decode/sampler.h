@@ -38,10 +38,11 @@ td_status td_sampling_check(const td_sampling *p, uint32_t n_vocab, td_error *er
 /* True when the history changes the logits. */
 bool td_sampling_has_penalties(const td_sampling *p);
 
-/* The token for `position`. logits [n]; candidate [n] gives each logit's token, NULL: its index. Both are only read.
- * When no logit is finite, or one is NaN or +inf: TD_E_NUMERIC (a -inf logit is a banned token). */
+/* The token for `position`. logits [n]; candidate [n] gives each logit's token, NULL: its index; allowed: a bit a
+ * token, others cannot be drawn, NULL: all can. All are only read. When no logit is finite, or one is NaN or +inf:
+ * TD_E_NUMERIC (a -inf logit is a banned token). */
 td_status td_sample(td_sampler *s, const td_sampling *p, const td_history *h, const float *logits,
-                    const td_token *candidate, uint32_t n, uint64_t position, td_token *out,
+                    const td_token *candidate, const uint64_t *allowed, uint32_t n, uint64_t position, td_token *out,
                     td_error *err) TD_MUST_CHECK;
 
 #endif

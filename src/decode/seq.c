@@ -57,6 +57,7 @@ void td_seq_close(td_seq **ps) {
     td_history_close(&s->history);
     td_free(s->tokens);
     td_free(s->was_drafted);
+    td_free(s->probs);
     td_free_aligned(s->hidden);
     td_free(s);
     *ps = NULL;
@@ -148,6 +149,9 @@ td_status td_seq_start(td_seq *s, const td_token *prompt, uint32_t n_prompt, con
     if (p->max_tokens < 1 || p->depth > s->decoder->opt.max_depth)
         return td_fail(err, TD_E_ARG, "%u tokens at depth %u, expected at least 1 and at most depth %u", p->max_tokens,
                        p->depth, s->decoder->opt.max_depth);
+    if (p->n_probs > 1 + TD_MAX_LOGPROBS || p->n_probs > info->n_vocab)
+        return td_fail(err, TD_E_ARG, "%u log-probabilities a token, expected at most %d", p->n_probs,
+                       1 + TD_MAX_LOGPROBS);
     TD_TRY(td_sampling_check(&p->sampling, info->n_vocab, err));
 
     uint32_t shared = shared_prefix(s, prompt, n_prompt), length = td_kv_seq_length(s->kv);

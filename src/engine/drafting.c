@@ -69,6 +69,7 @@ static td_status open_checkpoint(td_engine *e, const td_engine_options *o, const
 static td_status open_assistant(td_engine *e, const td_engine_options *o, td_error *err) {
     TD_TRY(open_checkpoint(e, o, o->assistant, "assistant", err));
     td_drafter_options d = td_drafter_options_default();
+    d.max_seqs = o->parallel;
     d.bits = head_bits(e, o->mtp_bits);
     d.random_weights = o->mtp_random_weights;
     d.log = &e->log;
@@ -78,6 +79,7 @@ static td_status open_assistant(td_engine *e, const td_engine_options *o, td_err
 
 static td_status open_heads(td_engine *e, const td_engine_options *o, td_error *err) {
     td_drafter_options d = td_drafter_options_default();
+    d.max_seqs = o->parallel;
     d.shortlist = o->mtp_shortlist;
     d.log = &e->log;
     return td_drafter_heads_open(&e->drafter, e->model, &d, err);
@@ -104,7 +106,7 @@ static td_status check_vocabulary(const td_engine *e, td_error *err) {
 static td_status open_draft_model(td_engine *e, const td_engine_options *o, td_error *err) {
     TD_TRY(open_checkpoint(e, o, o->draft_model, "draft model", err));
     td_drafter_model_options d = td_drafter_model_options_default();
-    d.max_seqs = 1;
+    d.max_seqs = o->parallel;
     d.n_ctx = e->info.n_ctx;
     d.kv_type = o->kv_f32 ? TD_KV_F32 : TD_KV_BF16;
     d.page_tokens = o->kv_page;
@@ -128,7 +130,7 @@ static td_status open_lookup(td_engine *e, const td_engine_options *o, td_error 
         return st;
     }
     td_drafter_lookup_options l = td_drafter_lookup_options_default();
-    l.max_seqs = 1;
+    l.max_seqs = o->parallel;
     l.ngrams.n_ctx = e->info.n_ctx;
     return td_drafter_lookup_open(&e->drafter, &l, err);
 }

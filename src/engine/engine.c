@@ -16,12 +16,14 @@
 
 #define DEFAULT_CTX 8192u
 #define MAX_CTX (1u << 24)
+#define MAX_PARALLEL 1024u
 #define MAX_PROMPT_TOKENS ((size_t)1 << 24)
 #define MAX_TEXT ((size_t)1 << 30)
 #define MAX_JSON_DEPTH 64
 
 td_engine_options td_engine_options_default(void) {
-    return (td_engine_options){.num_mtp_tokens = TD_DEPTH_AUTO, .prefill_size = 512, .kv_page = 64, .isa = "auto"};
+    return (td_engine_options){
+        .parallel = 1, .num_mtp_tokens = TD_DEPTH_AUTO, .prefill_size = 512, .kv_page = 64, .isa = "auto"};
 }
 
 td_sampling td_sampling_default(void) {
@@ -29,7 +31,7 @@ td_sampling td_sampling_default(void) {
 }
 
 td_request td_request_default(void) {
-    return (td_request){.sampling = td_sampling_default(), .num_mtp_tokens = -1};
+    return (td_request){.sampling = td_sampling_default(), .num_mtp_tokens = -1, .n_logprobs = -1};
 }
 
 const char *td_finish_name(td_finish f) {
@@ -40,6 +42,8 @@ const char *td_finish_name(td_finish f) {
         return "length";
     case TD_FINISH_CANCELLED:
         return "cancelled";
+    case TD_FINISH_TIME:
+        return "time";
     case TD_FINISH_NONE:
         break;
     }
@@ -69,6 +73,8 @@ static td_status check_options(const td_engine_options *o, td_error *err) {
         return td_fail(err, TD_E_ARG, "no model given, expected a checkpoint directory or a hub id");
     if (o->prefill_size < 1 || o->prefill_size > 8192)
         return td_fail(err, TD_E_ARG, "a prefill of %u rows a pass, expected 1 to 8192", o->prefill_size);
+    if (o->parallel < 1 || o->parallel > MAX_PARALLEL)
+        return td_fail(err, TD_E_ARG, "%u sequences a pass, expected 1 to %u", o->parallel, MAX_PARALLEL);
     if (o->n_ctx > MAX_CTX)
         return td_fail(err, TD_E_ARG, "a context of %u tokens, expected at most %u", o->n_ctx, MAX_CTX);
     return td_drafting_check(o, err);
@@ -142,7 +148,8 @@ static td_status check_memory(td_engine *e, const td_engine_options *o, td_error
 }
 
 static td_decoder_options decoder_options(const td_engine_options *o) {
-    return (td_decoder_options){.max_seqs = 1, .prefill_rows = o->prefill_size, .max_depth = td_drafting_depth(o)};
+    return (td_decoder_options){
+        .max_seqs = o->parallel, .prefill_rows = o->prefill_size, .max_depth = td_drafting_depth(o)};
 }
 
 static td_status open_model(td_engine *e, const td_engine_options *o, td_error *err) {
@@ -210,7 +217,11 @@ static td_status open_texts(td_engine *e, td_error *err) {
 
 static td_status open_decoder(td_engine *e, const td_engine_options *o, td_error *err) {
     td_decoder_options d = decoder_options(o);
-    TD_TRY(td_kv_pool_open(&e->pool, &e->model->kv, e->be, 0, err));
+    const td_memory_plan *m = &e->info.memory;
+    uint64_t other = m->weights + m->drafter + m->scratch;
+    e->kv_limit = m->available > other + m->kv ? m->available - other : m->kv;
+    e->decoder_options = d;
+    TD_TRY(td_kv_pool_open(&e->pool, &e->model->kv, e->be, o->ignore_memory ? 0 : e->kv_limit, err));
     return td_decoder_open(&e->decoder, e->model, e->drafter, e->pool, &d, err);
 }
 

@@ -24,8 +24,11 @@ struct td_engine {
     td_model *model;
     td_drafter *drafter; /* or NULL */
     td_kv_pool *pool;
+    td_decoder_options decoder_options;
     td_decoder *decoder;
-    td_token *end; /* [n_end] tokens that end an answer */
+    struct td_prompt_cache *cache; /* or NULL */
+    uint64_t kv_limit;             /* bytes that the keys of all sequences may take; 0: no limit */
+    td_token *end;                 /* [n_end] tokens that end an answer */
     size_t n_end;
     td_logit_bias *banned; /* [n_banned] tokens the model must not give (suppress_tokens) */
     size_t n_banned;
@@ -36,5 +39,17 @@ struct td_engine {
 
 /* The checkpoint's generation settings: end tokens, banned tokens, default sampling. */
 td_status td_engine_load_generation(td_engine *e, td_error *err) TD_MUST_CHECK;
+
+/* ---- what a sequence leaves behind ---- */
+
+/* Its keys go to the cache when there is one; else they stay with it. */
+void td_engine_keep(td_engine *e, td_seq *seq);
+void td_engine_note_memory(const td_engine *e, td_scheduler_stats *stats);
+/* As td_scheduler_save, _restore and _erase. */
+td_status td_engine_save(td_engine *e, td_seq *seq, const char *path, uint64_t *n_tokens, uint64_t *n_bytes,
+                         td_error *err) TD_MUST_CHECK;
+td_status td_engine_restore(td_engine *e, td_seq *seq, const char *path, uint64_t *n_tokens, uint64_t *n_bytes,
+                            td_error *err) TD_MUST_CHECK;
+uint64_t td_engine_erase(td_engine *e, td_seq *seq);
 
 #endif

@@ -49,7 +49,7 @@ static td_vocab_slot *slot_of(const td_vocab *v, const char *name, size_t size, 
         td_vocab_slot *slot = &v->slots[i];
         if (slot->id < 0)
             return slot;
-        const td_piece *p = &v->pieces[slot->id];
+        const td_vocab_piece *p = &v->pieces[slot->id];
         if (slot->hash == h && p->size == size && memcmp(v->pool + p->offset, name, size) == 0)
             return slot;
     }
@@ -93,7 +93,7 @@ static td_status grow_ids(td_vocab *v, size_t id, td_error *err) {
         size_t capacity = v->capacity ? v->capacity : 256;
         while (capacity <= id)
             capacity *= 2;
-        td_piece *pieces = td_realloc(v->pieces, capacity, sizeof *pieces);
+        td_vocab_piece *pieces = td_realloc(v->pieces, capacity, sizeof *pieces);
         if (pieces)
             v->pieces = pieces;
         uint8_t *flags = pieces ? td_realloc(v->flags, capacity, 1) : NULL;
@@ -150,7 +150,7 @@ td_status td_vocab_add(td_vocab *v, const char *name, size_t size, uint64_t id, 
                        td_shown(shown, name, size), slot->id, id);
     *slot = (td_vocab_slot){h, (int32_t)id};
     memcpy(v->pool + v->pool_size, name, size);
-    v->pieces[id] = (td_piece){(uint32_t)v->pool_size, (uint32_t)size};
+    v->pieces[id] = (td_vocab_piece){(uint32_t)v->pool_size, (uint32_t)size};
     v->flags[id] = flags;
     v->pool_size += size;
     v->n_used++;

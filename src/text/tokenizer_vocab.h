@@ -10,9 +10,9 @@ typedef enum td_piece_flags {
     TD_PIECE_SPECIAL = 4,
 } td_piece_flags;
 
-typedef struct td_piece {
+typedef struct td_vocab_piece {
     uint32_t offset, size; /* into the pool */
-} td_piece;
+} td_vocab_piece;
 
 typedef struct td_vocab_slot {
     uint32_t hash; /* of the name */
@@ -22,8 +22,8 @@ typedef struct td_vocab_slot {
 typedef struct td_vocab {
     char *pool; /* [pool_size] all names, one after the other */
     size_t pool_size, pool_capacity;
-    td_piece *pieces; /* [n] */
-    uint8_t *flags;   /* [n] td_piece_flags; 0: no token has this id */
+    td_vocab_piece *pieces; /* [n] */
+    uint8_t *flags;         /* [n] td_piece_flags; 0: no token has this id */
     size_t n, capacity;
     td_vocab_slot *slots; /* [n_slots] open addressing, n_slots a power of two, at most half full */
     size_t n_slots, n_used;

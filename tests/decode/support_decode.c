@@ -218,8 +218,8 @@ void truth_make(truth *t, stage *s, const td_token *prompt, uint32_t n_prompt, c
         one_row(t, s, kv, pos);
         if (pos + 1 < n_prompt)
             continue;
-        ASSERT_OK(td_sample(sampler, &p->sampling, &h, t->logits + (size_t)pos * info->n_vocab, NULL, info->n_vocab,
-                            t->n, &t->tokens[t->n], err));
+        ASSERT_OK(td_sample(sampler, &p->sampling, &h, t->logits + (size_t)pos * info->n_vocab, NULL, NULL,
+                            info->n_vocab, t->n, &t->tokens[t->n], err));
         td_history_add(&h, t->tokens[t->n]);
         t->finish = ends(p, t->tokens[t->n]) ? TD_FINISH_STOP : t->n + 1 == most ? TD_FINISH_LENGTH : TD_FINISH_NONE;
         t->n++;

@@ -49,7 +49,7 @@ static td_sampling plain(float temperature) {
 static td_token sample_from(bench *b, const td_sampling *p, const float *logits, const td_token *candidate, uint32_t n,
                             uint64_t position) {
     td_token t = -1;
-    td_status st = td_sample(b->sampler, p, &b->history, logits, candidate, n, position, &t, &b->err);
+    td_status st = td_sample(b->sampler, p, &b->history, logits, candidate, NULL, n, position, &t, &b->err);
     if (st != TD_OK)
         fail_msg("td_sample: %s", b->err.message);
     return t;
@@ -577,7 +577,7 @@ static void without_a_history_there_are_no_penalties(void **state) {
     p.repetition_penalty = 2;
     float x[2] = {1, 1.5f};
     td_token t;
-    assert_int_equal(td_sample(b->sampler, &p, NULL, x, NULL, 2, 0, &t, &b->err), TD_OK);
+    assert_int_equal(td_sample(b->sampler, &p, NULL, x, NULL, NULL, 2, 0, &t, &b->err), TD_OK);
     assert_int_equal(t, 1);
 }
 
@@ -760,10 +760,10 @@ static void refuses(bench *b, const td_sampling *p, const float *x, const td_tok
                     int64_t position, const char *message) {
     td_token t;
     b->err = (td_error){0};
-    assert_int_equal(td_sample(b->sampler, p, &b->history, x, candidate, n, 0, &t, &b->err), TD_E_NUMERIC);
+    assert_int_equal(td_sample(b->sampler, p, &b->history, x, candidate, NULL, n, 0, &t, &b->err), TD_E_NUMERIC);
     assert_string_equal(b->err.message, message);
     assert_int_equal(b->err.position, position);
-    assert_int_equal(td_sample(b->sampler, p, &b->history, x, candidate, n, 0, &t, NULL), TD_E_NUMERIC);
+    assert_int_equal(td_sample(b->sampler, p, &b->history, x, candidate, NULL, n, 0, &t, NULL), TD_E_NUMERIC);
 }
 
 static void logits_that_are_no_numbers_are_refused(void **state) {

@@ -147,15 +147,17 @@ typedef struct stream {
     size_t n, drafted;
 } stream;
 
-static bool collect(void *user, const char *text, size_t n_text, const td_token *tokens, const bool *drafted,
-                    size_t n) {
+static bool collect(void *user, const td_piece *p) {
     stream *s = user;
-    assert_int_equal(td_buf_append(&s->text, text, n_text), TD_OK);
-    for (size_t i = 0; i < n; i++) {
+    assert_int_equal(td_buf_append(&s->text, p->text, p->n_text), TD_OK);
+    for (size_t i = 0; i < p->n_tokens; i++) {
         assert_true(s->n < N_NEW);
-        s->ids[s->n++] = tokens[i];
-        s->drafted += drafted[i];
+        assert_true(i == 0 || p->text_end[i] >= p->text_end[i - 1]);
+        s->ids[s->n++] = p->tokens[i];
+        s->drafted += p->drafted[i];
     }
+    assert_true(p->n_tokens == 0 || p->text_end[p->n_tokens - 1] == p->n_text);
+    assert_null(p->probs);
     return true;
 }
 
