@@ -215,8 +215,7 @@ static bool is_meant(const char *name, const char *selector) {
                                     : is_model(name) && ends_with_quantisation(name, selector);
 }
 
-/* "a.gguf, b.gguf and 7 more": those that `selector` means, or all models for NULL. */
-static void list_models(char *out, size_t size, const char *const *names, size_t n, const char *selector) {
+void td_hub_gguf_list(char *out, size_t size, const char *const *names, size_t n, const char *selector) {
     size_t used = 0, shown = 0, left = 0;
     out[0] = '\0';
     for (size_t i = 0; i < n; i++) {
@@ -245,7 +244,7 @@ td_status td_hub_gguf_pick(const char *const *names, size_t n, const char *selec
     if (hits == 1)
         return TD_OK;
     char list[240];
-    list_models(list, sizeof list, names, n, hits ? selector : NULL);
+    td_hub_gguf_list(list, sizeof list, names, n, hits ? selector : NULL);
     if (hits > 1)
         return td_fail(err, TD_E_ARG, "%s: '%s' fits several files, name one: %s", where, selector, list);
     if (list[0] == '\0')

@@ -48,6 +48,8 @@ bool td_hub_gguf_is(const char *name);
 unsigned td_hub_gguf_pieces(const char *name);
 /* Both are pieces of one model (a model in one piece is its own). */
 bool td_hub_gguf_same(const char *one, const char *name);
+/* "a.gguf, b.gguf and 7 more": the models among names[0..n), those that `selector` means or all for NULL. "": none. */
+void td_hub_gguf_list(char *out, size_t size, const char *const *names, size_t n, const char *selector);
 /* The one of names[0..n) that `selector` means, the first piece of a model in pieces. A file name must be there; a
  * quantisation must end exactly one model's name (case does not matter, "mmproj" files are not models).
  * TD_E_NOTFOUND: none does, and the message lists those that could be meant; TD_E_ARG: several do. `where` is in front
