@@ -88,6 +88,9 @@ static td_status find_traits(td_chat_variant *v, json_t *special, const char *so
 static td_status open_variant(td_chat_variant *v, const char *name, const char *source, size_t size, json_t *special,
                               td_error *err) {
     TD_TRY(td_jinja_compile(&v->jinja, source, size, name, err));
+    v->source = td_strndup(source, size);
+    if (!v->source)
+        return nomem(err);
     return find_traits(v, special, source, err);
 }
 
@@ -151,6 +154,8 @@ void td_chat_template_close(td_chat_template **t) {
         return;
     td_jinja_free(&(*t)->plain.jinja);
     td_jinja_free(&(*t)->with_tools.jinja);
+    td_free((*t)->plain.source);
+    td_free((*t)->with_tools.source);
     json_decref((*t)->special);
     td_free(*t);
     *t = NULL;
@@ -164,6 +169,10 @@ static const td_chat_variant *variant(const td_chat_template *t, bool with_tools
 
 td_chat_traits td_chat_template_traits(const td_chat_template *t, bool with_tools) {
     return variant(t, with_tools)->traits;
+}
+
+const char *td_chat_template_source(const td_chat_template *t, bool with_tools) {
+    return variant(t, with_tools)->source;
 }
 
 const char *td_chat_template_bos(const td_chat_template *t) {

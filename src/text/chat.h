@@ -44,6 +44,9 @@ typedef struct td_chat_traits {
 /* Of the template that serves requests with tools, or of that for requests without. */
 td_chat_traits td_chat_template_traits(const td_chat_template *t, bool with_tools);
 
+/* The text of that template. Owned by `t`. */
+const char *td_chat_template_source(const td_chat_template *t, bool with_tools);
+
 /* "<bos>", or NULL when the checkpoint names none. Owned by `t`. */
 const char *td_chat_template_bos(const td_chat_template *t);
 const char *td_chat_template_eos(const td_chat_template *t);

@@ -6,6 +6,7 @@
 
 typedef struct td_chat_variant {
     td_jinja *jinja;
+    char *source; /* owned */
     td_chat_traits traits;
 } td_chat_variant;
 
