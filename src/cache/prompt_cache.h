@@ -65,6 +65,8 @@ typedef struct td_cache_trail {
     td_prompt_cache *cache; /* NULL: there is none, and every call is harmless */
     td_cache_node *node;
     uint32_t n_pages; /* whole pages up to and with `node` */
+    uint32_t tried;   /* pages of the text when there was no room for the next; it is tried again when there are more */
+    bool barred;      /* the text stands on something that was taken back: nothing of it is added */
     uint64_t run;     /* marks what is added */
     struct td_cache_trail *prev, *next;
 } td_cache_trail;

@@ -119,6 +119,26 @@ const td_snapshot *td_snapshots_find(const td_snapshots *s, uint32_t position) {
     return best;
 }
 
+/* The whole copy with the lowest position past `position`, or NULL. */
+static td_snapshot *next_after(const td_snapshots *s, uint32_t position) {
+    td_snapshot *next = NULL;
+    for (uint32_t i = 0; i < s->most; i++) {
+        td_snapshot *p = &s->slot[i];
+        if (p->whole && p->position > position && (!next || p->position < next->position))
+            next = p;
+    }
+    return next;
+}
+
+void td_snapshots_hand_over(td_snapshots *s, bool (*take)(void *user, td_snapshot *copy), void *user) {
+    uint32_t position = 0;
+    for (td_snapshot *p; (p = next_after(s, position));) {
+        position = p->position;
+        if (take(user, p))
+            p->position = 0;
+    }
+}
+
 void td_snapshots_forget(td_snapshots *s, uint32_t position) {
     for (uint32_t i = 0; i < s->most; i++)
         if (s->slot[i].position > position || !s->slot[i].whole)

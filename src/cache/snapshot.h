@@ -39,6 +39,10 @@ void td_snapshots_keep(td_snapshots *s, td_snapshot *made, const float *hidden);
 /* The latest at or before `position`; NULL: none. Valid until the next make or forget. */
 const td_snapshot *td_snapshots_find(const td_snapshots *s, uint32_t position);
 
+/* Offers every whole copy to `take`, oldest position first. One for which it returns true is no longer in the store;
+ * what `take` has moved out of it (state, hidden) it has set to NULL. */
+void td_snapshots_hand_over(td_snapshots *s, bool (*take)(void *user, td_snapshot *copy), void *user);
+
 /* Drops copies past `position` (0: all), and those that were never filled. */
 void td_snapshots_forget(td_snapshots *s, uint32_t position);
 

@@ -45,9 +45,12 @@ typedef struct td_drafter_ops {
     td_status (*draft)(td_drafter *d, td_draft *batch, uint32_t n, td_error *err);
     void (*close)(td_drafter *d);
     /* Only where all_rows. observe: after every pass, once a sequence. rewind: the sequence goes back to its first
-     * n_rows rows (0: to nothing); hidden: the final hidden state of the last of them, or NULL when it is not known. */
+     * n_rows rows (0: to nothing), which may be more than were observed, when others have left their keys; hidden: the
+     * final hidden state of the last of them, or NULL when it is not known. settle: what still has to be written of the
+     * observed rows is written now, for their pages are about to be shared; no rows come with it. */
     td_status (*observe)(td_drafter *d, const td_observed *rows, td_error *err);
     void (*rewind)(td_drafter *d, void *state, uint32_t n_rows, const float *hidden);
+    td_status (*settle)(td_drafter *d, const td_observed *none, td_error *err);
 } td_drafter_ops;
 
 struct td_drafter {

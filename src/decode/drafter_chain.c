@@ -72,6 +72,13 @@ static td_status observe(td_drafter *base, const td_observed *rows, td_error *er
     return inner->ops->observe(inner, &of_inner, err);
 }
 
+static td_status settle(td_drafter *base, const td_observed *none, td_error *err) {
+    td_drafter *inner = ((chain_drafter *)base)->inner;
+    td_observed of_inner = *none;
+    of_inner.state = ((chain_seq *)none->state)->inner;
+    return inner->ops->settle(inner, &of_inner, err);
+}
+
 /* The index compares tokens, and needs no telling. */
 static void rewind_seq(td_drafter *base, void *state, uint32_t n_rows, const float *hidden) {
     td_drafter *inner = ((chain_drafter *)base)->inner;
@@ -92,7 +99,8 @@ td_status td_drafter_chain_open(td_drafter **out, td_drafter *inner, const td_dr
                                        .draft = draft,
                                        .close = close_drafter,
                                        .observe = observe,
-                                       .rewind = rewind_seq};
+                                       .rewind = rewind_seq,
+                                       .settle = settle};
     *out = NULL;
     TD_TRY(td_ngrams_options_check(&opt->ngrams, err));
     chain_drafter *d = td_calloc(1, sizeof *d);

@@ -18,7 +18,8 @@
 /* What is known of a sequence. Rows [0, n_rows) have been observed; of those the last n_pending have no K and V yet. */
 typedef struct heads_seq {
     uint32_t n_rows, n_pending;
-    float *hidden; /* [most_pending][n_embd] of the pending rows */
+    uint32_t n_learned; /* leading tokens that the shortlist has met */
+    float *hidden;      /* [most_pending][n_embd] of the pending rows */
 } heads_seq;
 
 /* Words that are scored; the first n_fixed stay, the others are learned and replaced in turn. */
@@ -158,8 +159,8 @@ static void keep_pending(heads_drafter *d, heads_seq *s, const float *hidden, ui
 static td_status observe(td_drafter *base, const td_observed *o, td_error *err) {
     heads_drafter *d = self(base);
     heads_seq *s = o->state;
-    for (uint32_t i = o->first_pos ? o->first_pos + 1 : 0; i <= o->first_pos + o->n_rows; i++)
-        learn(&d->list, o->tokens[i]);
+    for (; s->n_learned <= o->first_pos + o->n_rows; s->n_learned++)
+        learn(&d->list, o->tokens[s->n_learned]);
     uint32_t newest = o->first_pos + o->n_rows == o->n_tokens - 1, wait = o->n_rows;
     if (s->n_pending + o->n_rows > d->most_pending) {
         wait = newest;
@@ -171,9 +172,14 @@ static td_status observe(td_drafter *base, const td_observed *o, td_error *err) 
     return TD_OK;
 }
 
+static td_status settle(td_drafter *base, const td_observed *none, td_error *err) {
+    return run_pending(self(base), none->state, none, err);
+}
+
 static void rewind_rows(td_drafter *base, void *state, uint32_t n_rows, const float *hidden) {
     heads_drafter *d = self(base);
     heads_seq *s = state;
+    s->n_learned = s->n_learned < n_rows ? s->n_learned : n_rows;
     uint32_t first = s->n_rows - s->n_pending;
     if (n_rows > first && n_rows <= s->n_rows) {
         s->n_pending = n_rows - first;
@@ -341,7 +347,8 @@ td_status td_drafter_heads_open(td_drafter **out, td_model *trunk, const td_draf
                                        .draft = draft,
                                        .close = close_drafter,
                                        .observe = observe,
-                                       .rewind = rewind_rows};
+                                       .rewind = rewind_rows,
+                                       .settle = settle};
     *out = NULL;
     heads_drafter *d = td_calloc(1, sizeof *d);
     if (!d)

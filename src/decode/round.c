@@ -355,17 +355,20 @@ static td_status commit(td_decoder *d, td_seq *s, slot *t, td_error *err) {
     if (t->samples) {
         s->status = accept(d, s, t, &t->n_accepted, &s->error);
         if (s->status != TD_OK) {
-            td_seq_forget(s);
+            td_seq_fail(s);
             return TD_OK;
         }
         count(&s->stats, t->n_draft, t->n_accepted);
         s->has_hidden = true;
-        td_kv_seq_set_length(s->kv, s->n_tokens - 1);
+        td_kv_seq_advance(s->kv, s->n_tokens - 1);
         s->uncommitted = s->state ? s->n_tokens - 1 - known : 0;
     } else {
-        td_kv_seq_set_length(s->kv, known);
+        td_kv_seq_advance(s->kv, known);
     }
-    return t->n_known ? show_drafter(d, s, t, length, err) : TD_OK;
+    if (t->n_known)
+        TD_TRY(show_drafter(d, s, t, length, err));
+    td_seq_share(s);
+    return TD_OK;
 }
 
 /* The keys of a pass that failed are past every length; what is recurrent is lost. */

@@ -27,10 +27,10 @@
 typedef struct td_decoder td_decoder;
 
 typedef struct td_decoder_options {
-    uint32_t max_seqs;     /* sequences of one round */
-    uint32_t prefill_rows; /* rows of one round that only extend keys, over all sequences */
-    uint32_t max_depth;    /* drafts a sequence and round at most, <= TD_MAX_DRAFT */
-    int n_snapshots;       /* copies of recurrent memory a sequence; 0: TD_SNAPSHOTS, negative: none */
+    uint32_t max_seqs;      /* sequences of one round */
+    uint32_t prefill_rows;  /* rows of one round that only extend keys, over all sequences */
+    uint32_t max_depth;     /* drafts a sequence and round at most, <= TD_MAX_DRAFT */
+    int n_snapshots;        /* copies of recurrent memory a sequence; 0: TD_SNAPSHOTS, negative: none */
     td_prompt_cache *cache; /* of the same pool; shared by all sequences; NULL: none */
 } td_decoder_options;
 
@@ -101,8 +101,9 @@ void td_seq_close(td_seq **seq);
 td_status td_seq_start(td_seq *seq, const td_token *prompt, uint32_t n_prompt, const td_seq_params *params,
                        td_error *err) TD_MUST_CHECK;
 
-/* Hands what the sequence has computed to the prompt cache, if there is one, and clears it: keys, memory. Its tokens and
- * statistics can be read until it is started again. At any time between rounds; a sequence that failed has nothing. */
+/* Hands what the sequence has computed to the prompt cache, if there is one, and clears it: keys, memory. Its tokens
+ * and statistics can be read until it is started again. At any time between rounds; a sequence that failed has nothing.
+ */
 void td_seq_finish(td_seq *seq);
 
 /* Known tokens that have no key yet. */

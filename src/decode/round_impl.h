@@ -39,6 +39,11 @@ struct td_decoder {
 
 /* Nothing is left of what the sequence has computed. */
 void td_seq_forget(td_seq *s);
+/* The same, and nothing of it stays in the prompt cache: its numbers are wrong. */
+void td_seq_fail(td_seq *s);
+/* After rows were committed with td_kv_seq_advance: what is whole goes into the prompt cache, pages that no row sees
+ * any more go. */
+void td_seq_share(td_seq *s);
 /* Tokens that the sequence may still make. */
 uint32_t td_seq_remaining(const td_seq *s);
 /* `params`: a td_seq_params. */

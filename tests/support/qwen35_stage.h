@@ -156,7 +156,7 @@ static inline void truth_make(truth *t, stage *s, const td_token *prompt, uint32
         memcpy(t->states + (pos + 1) * t->state_bytes, state, t->state_bytes);
         if (pos + 1 < n_prompt)
             continue;
-        ASSERT_OK(td_sample(sampler, &p->sampling, &h, logits, NULL, info->n_vocab, t->n, &t->tokens[t->n], err));
+        ASSERT_OK(td_sample(sampler, &p->sampling, &h, logits, NULL, NULL, info->n_vocab, t->n, &t->tokens[t->n], err));
         td_history_add(&h, t->tokens[t->n]);
         t->n++;
     }
