@@ -1,0 +1,18 @@
+# cmake -DOUT=assets.c -DFILES=a;b -P embed.cmake: the files as C arrays, and a table of their names and sizes.
+set(arrays "")
+set(table "")
+set(i 0)
+foreach(file ${FILES})
+  get_filename_component(name ${file} NAME)
+  file(READ ${file} hex HEX)
+  string(LENGTH "${hex}" digits)
+  math(EXPR size "${digits} / 2")
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
+  file(SHA256 ${file} sum)
+  string(SUBSTRING ${sum} 0 16 etag)
+  string(APPEND arrays "static const unsigned char asset_${i}[] = {${bytes}0};\n")
+  string(APPEND table "    {\"${name}\", asset_${i}, ${size}, \"\\\"${etag}\\\"\"},\n")
+  math(EXPR i "${i} + 1")
+endforeach()
+file(WRITE ${OUT} "#include \"serve/page.h\"\n\n${arrays}\nconst td_asset_file td_asset_files[] = {\n${table}};\n"
+  "const size_t td_asset_file_count = ${i};\n")
