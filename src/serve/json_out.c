@@ -124,10 +124,15 @@ static int append(const char *bytes, size_t n, void *buf) {
 
 void td_out_json(td_json_out *o, const json_t *v) {
     before_value(o);
-    if (json_dump_callback(v, append, o->buf, JSON_COMPACT | JSON_ENCODE_ANY) != 0 && o->buf->failed == TD_OK) {
-        td_buf_free(o->buf); /* jansson ran out of memory: half a value must not pass for one */
-        o->buf->failed = TD_E_NOMEM;
-    }
+    if (json_dump_callback(v, append, o->buf, JSON_COMPACT | JSON_ENCODE_ANY) != 0)
+        td_out_fail(o, TD_E_NOMEM); /* of jansson's: half a value must not pass for one */
+}
+
+void td_out_fail(td_json_out *o, td_status status) {
+    if (o->buf->failed != TD_OK)
+        return;
+    td_buf_free(o->buf);
+    o->buf->failed = status;
 }
 
 void td_out_member_text(td_json_out *o, const char *name, const char *text, size_t n) {

@@ -33,6 +33,9 @@ void td_out_null(td_json_out *o);
 void td_out_raw(td_json_out *o, const char *json, size_t n); /* JSON as it stands, one value */
 void td_out_json(td_json_out *o, const json_t *v);           /* compact */
 
+/* What is being written cannot be: the buffer fails with `status`, if it has not failed already. */
+void td_out_fail(td_json_out *o, td_status status);
+
 /* A key and its value. */
 void td_out_member_text(td_json_out *o, const char *name, const char *text, size_t n);
 void td_out_member_str(td_json_out *o, const char *name, const char *text);
