@@ -220,8 +220,11 @@ static td_status open_decoder(td_engine *e, const td_engine_options *o, td_error
     const td_memory_plan *m = &e->info.memory;
     uint64_t other = m->weights + m->drafter + m->scratch;
     e->kv_limit = m->available > other + m->kv ? m->available - other : m->kv;
-    e->decoder_options = d;
     TD_TRY(td_kv_pool_open(&e->pool, &e->model->kv, e->be, o->ignore_memory ? 0 : e->kv_limit, err));
+    if (o->cache_bytes)
+        TD_TRY(td_prompt_cache_open(&e->cache, e->model, e->pool, o->cache_bytes, err));
+    d.cache = e->cache;
+    e->decoder_options = d;
     return td_decoder_open(&e->decoder, e->model, e->drafter, e->pool, &d, err);
 }
 
@@ -265,6 +268,7 @@ void td_engine_close(td_engine **pe) {
         return;
     td_engine *e = *pe;
     td_decoder_close(&e->decoder);
+    td_prompt_cache_close(&e->cache);
     td_kv_pool_close(&e->pool);
     td_drafter_close(&e->drafter);
     td_model_close(&e->model);

@@ -26,7 +26,7 @@ struct td_engine {
     td_kv_pool *pool;
     td_decoder_options decoder_options;
     td_decoder *decoder;
-    struct td_prompt_cache *cache; /* or NULL */
+    td_prompt_cache *cache; /* or NULL */
     uint64_t kv_limit;             /* bytes that the keys of all sequences may take; 0: no limit */
     td_token *end;                 /* [n_end] tokens that end an answer */
     size_t n_end;

@@ -248,6 +248,9 @@ static void together_is_as_alone_with(uint32_t parallel, uint64_t cache) {
     assert_int_equal(st.active + st.queued, 0);
     assert_true(st.accepted > 0 && st.accepted <= st.drafted);
     assert_true(parallel == 1 || st.passes < st.rounds); /* they did share passes */
+    assert_int_equal(st.cache_limit, cache);
+    assert_true(st.cache_bytes <= cache);
+    assert_true(cache < (uint64_t)16 << 20 || st.cache_hits >= N_REQUESTS); /* all of the second time */
     td_scheduler_close(&s);
     td_engine_close(&e);
 }
