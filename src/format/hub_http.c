@@ -57,10 +57,12 @@ typedef struct attempt {
 
 /* ---- origins and URLs ---- */
 
-/* "scheme://host:port", lower case; NULL: not an http(s) URL, or no memory. */
-static char *origin_of(const char *url) {
+/* *out: "scheme://host:port", lower case (td_free); NULL: not an http(s) URL. False: out of memory. */
+static bool origin_of(const char *url, char **out) {
     CURLU *u = curl_url();
-    char *scheme = NULL, *host = NULL, *port = NULL, *out = NULL;
+    char *scheme = NULL, *host = NULL, *port = NULL;
+    bool ok = u != NULL;
+    *out = NULL;
     if (u && curl_url_set(u, CURLUPART_URL, url, 0) == CURLUE_OK &&
         curl_url_get(u, CURLUPART_SCHEME, &scheme, 0) == CURLUE_OK &&
         curl_url_get(u, CURLUPART_HOST, &host, 0) == CURLUE_OK &&
@@ -68,17 +70,17 @@ static char *origin_of(const char *url) {
         (strcasecmp(scheme, "https") == 0 || strcasecmp(scheme, "http") == 0)) {
         td_buf b;
         td_buf_init(&b, URL_MAX_BYTES);
-        (void)td_buf_printf(&b, "%s://%s:%s", scheme, host, port);
-        out = td_buf_steal(&b);
+        ok = td_buf_printf(&b, "%s://%s:%s", scheme, host, port) != TD_E_NOMEM;
+        *out = td_buf_steal(&b);
     }
-    for (char *p = out; p && *p; p++)
+    for (char *p = *out; p && *p; p++)
         if (*p >= 'A' && *p <= 'Z')
             *p += 'a' - 'A';
     curl_free(scheme);
     curl_free(host);
     curl_free(port);
     curl_url_cleanup(u);
-    return out;
+    return ok;
 }
 
 static bool is_secure(const char *origin) {
@@ -363,7 +365,9 @@ static td_status hop(attempt *a, const char *url, char **next, td_error *err) {
     td_hub_http *http = a->http;
     char detail[CURL_ERROR_SIZE] = "", range[32], buf[400];
     *next = NULL;
-    char *origin = origin_of(url);
+    char *origin;
+    if (!origin_of(url, &origin))
+        return td_fail(err, TD_E_NOMEM, "%s: out of memory", subject(a->request, buf));
     if (!origin)
         return td_fail(err, TD_E_FORMAT, "%s: the hub redirects to something that is no http(s) URL",
                        subject(a->request, buf));
@@ -393,21 +397,17 @@ static td_status hop(attempt *a, const char *url, char **next, td_error *err) {
     return TD_OK;
 }
 
-/* A redirect may go from http to https, and not back. */
-static td_status check_redirect(attempt *a, const char *from, const char *to, td_error *err) {
-    char buf[400], shown[TD_SHOWN_SIZE];
+/* A redirect may go from http to https, and not back. *leaves: it goes to another server than the hub. */
+static td_status check_redirect(attempt *a, const char *from, const char *to, bool *leaves, td_error *err) {
+    char buf[400], shown[TD_SHOWN_SIZE], *origin;
     if (strncasecmp(from, "https:", 6) == 0 && strncasecmp(to, "https:", 6) != 0)
         return td_fail(err, TD_E_FORMAT, "%s: the server redirects to %s, which is not encrypted",
                        subject(a->request, buf), td_shown(shown, to, strlen(to)));
-    return TD_OK;
-}
-
-/* Is `to` on another server than the hub? Then a head request has its answer. */
-static bool leaves_hub(const attempt *a, const char *to) {
-    char *origin = origin_of(to);
-    bool leaves = !origin || strcmp(origin, a->http->origin) != 0;
+    if (!origin_of(to, &origin))
+        return td_fail(err, TD_E_NOMEM, "%s: out of memory", subject(a->request, buf));
+    *leaves = !origin || strcmp(origin, a->http->origin) != 0;
     td_free(origin);
-    return leaves;
+    return TD_OK;
 }
 
 static td_status judge(attempt *a, td_error *err) {
@@ -441,12 +441,14 @@ static td_status run_attempt(attempt *a, td_error *err) {
         st = hop(a, url, &next, err);
         if (st != TD_OK || !next)
             break;
-        if (a->request->head && leaves_hub(a, next)) {
+        bool leaves = false;
+        st = check_redirect(a, url, next, &leaves, err);
+        if (st == TD_OK && leaves && a->request->head) {
             a->answer->moved = true;
             break;
         }
-        st = n + 1 < MAX_HOPS ? check_redirect(a, url, next, err)
-                              : td_fail(err, TD_E_IO, "%s: more than %d redirects", subject(a->request, buf), MAX_HOPS);
+        if (st == TD_OK && n + 1 == MAX_HOPS)
+            st = td_fail(err, TD_E_IO, "%s: more than %d redirects", subject(a->request, buf), MAX_HOPS);
         td_free(url);
         url = next;
         next = NULL;
@@ -518,9 +520,11 @@ static td_status keep_token(td_hub_http *http, const char *token, td_error *err)
                            p - token);
     td_buf b;
     td_buf_init(&b, 8192);
-    (void)td_buf_printf(&b, "Authorization: Bearer %s", token);
+    td_status st = td_buf_printf(&b, "Authorization: Bearer %s", token);
     http->bearer = td_buf_steal(&b);
-    return http->bearer ? TD_OK : td_fail(err, TD_E_ARG, "the hub token (HF_TOKEN) is too long");
+    if (st == TD_E_LIMIT)
+        return td_fail(err, TD_E_ARG, "the hub token (HF_TOKEN) is too long");
+    return http->bearer ? TD_OK : td_fail(err, TD_E_NOMEM, "out of memory");
 }
 
 static td_status keep_endpoint(td_hub_http *http, const char *endpoint, td_error *err) {
@@ -531,12 +535,12 @@ static td_status keep_endpoint(td_hub_http *http, const char *endpoint, td_error
     while (n > 0 && endpoint[n - 1] == '/')
         n--;
     http->endpoint = td_strndup(endpoint, n);
-    http->origin = http->endpoint && strstr(http->endpoint, "://") ? origin_of(http->endpoint) : NULL;
-    if (!http->endpoint)
+    if (!http->endpoint || !origin_of(http->endpoint, &http->origin))
         return td_fail(err, TD_E_NOMEM, "out of memory");
-    return http->origin ? TD_OK
-                        : td_fail(err, TD_E_ARG, "the hub's endpoint is '%s', expected an http(s) URL",
-                                  td_shown(shown, endpoint, n));
+    if (!http->origin || !strstr(http->endpoint, "://"))
+        return td_fail(err, TD_E_ARG, "the hub's endpoint is '%s', expected an http(s) URL",
+                       td_shown(shown, endpoint, n));
+    return TD_OK;
 }
 
 td_status td_hub_http_open(td_hub_http **out, const td_hub_options *opt, td_error *err) {
