@@ -13,5 +13,6 @@ int td_command_chat(int argc, char **argv);
 int td_command_demo(int argc, char **argv);
 int td_command_inspect(int argc, char **argv);
 int td_command_quantize(int argc, char **argv);
+int td_command_pull(int argc, char **argv);
 
 #endif

@@ -13,6 +13,7 @@ static const td_command commands[] = {
     {"demo", "a short scripted chat, drafted against plain", td_command_demo},
     {"inspect", "what is in a checkpoint, and what it costs to run", td_command_inspect},
     {"quantize", "write a 4-bit or 8-bit copy of a checkpoint", td_command_quantize},
+    {"pull", "download a model from the Hugging Face hub", td_command_pull},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 

@@ -10,12 +10,13 @@
 #include "cli/places.h"
 #include "cli/progress.h"
 #include "cli/report.h"
+#include "format/hub.h"
 
 #define M(field) offsetof(td_model_args, field)
 
 const td_arg td_model_arg_table[] = {
     {"model", 'm', TD_ARG_TEXT, M(model), 0, 0, "PATH-OR-ID",
-     "checkpoint directory, or hub id in the local cache (default: the embedded pair)"},
+     "checkpoint, or hub id org/name[@revision][:gguf] (default: the embedded pair)"},
     {"mtp", 0, TD_ARG_FLAG, M(mtp), 0, 0, NULL, "insist on draft heads (those inside a checkpoint draft without it)"},
     {"no-mtp", 0, TD_ARG_FLAG, M(no_mtp), 0, 0, NULL, "leave draft heads unused"},
     {"mtp-assistant-model", 0, TD_ARG_TEXT, M(assistant), 0, 0, "PATH-OR-ID", "draft with this assistant checkpoint"},
@@ -43,6 +44,9 @@ const td_arg td_model_arg_table[] = {
     {"memory-limit-mb", 0, TD_ARG_UINT, M(memory_limit_mb), 1, 1 << 30, "N",
      "refuse a model that needs more (default: what the machine has)"},
     {"ignore-memory", 0, TD_ARG_FLAG, M(ignore_memory), 0, 0, NULL, "load it even if it does not fit"},
+    {"hub-cache", 0, TD_ARG_TEXT, M(hub_cache), 0, 0, "DIR",
+     "where hub models are kept (default: Hugging Face's cache)"},
+    {"offline", 0, TD_ARG_FLAG, M(offline), 0, 0, NULL, "take hub ids out of the cache, download nothing"},
     {"verbose", 'v', TD_ARG_FLAG, M(verbose), 0, 0, NULL, "print what the engine logs"},
     {"quiet", 'q', TD_ARG_FLAG, M(quiet), 0, 0, NULL, "no bars and no statistics on stderr"},
 };
@@ -85,11 +89,11 @@ static void log_line(void *user, td_log_level level, const char *message) {
 
 static td_engine_options engine_options(const td_opened *o, const td_model_args *args) {
     td_engine_options e = td_engine_options_default();
-    e.model = o->trunk ? o->trunk : args->model.v;
-    e.assistant = o->assistant ? o->assistant : args->assistant.v;
+    e.model = o->trunk;
+    e.assistant = o->assistant;
     e.mtp = args->mtp.given;
     e.no_mtp = args->no_mtp.given;
-    e.draft_model = args->draft_model.v;
+    e.draft_model = o->draft_model;
     e.lookup = args->lookup.given;
     e.mtp_shortlist = (uint32_t)args->mtp_shortlist.v;
     e.hub_cache = o->hub_cache;
@@ -113,11 +117,57 @@ static td_engine_options engine_options(const td_opened *o, const td_model_args 
     return e;
 }
 
+/* What the hub says is for people who wait, not only with --verbose. */
+static void hub_line(void *user, td_log_level level, const char *message) {
+    const td_model_args *args = user;
+    if (!args->quiet.given)
+        td_report_note("tandem: %s%s", level >= TD_LOG_WARN ? "warning: " : "", message);
+}
+
+/* The path of what an option names, downloaded when need be; NULL when it names nothing. */
+static td_status fetch(const td_arg_text *arg, const char *what, const td_hub_options *hub, char **out, td_error *err) {
+    if (!arg->given)
+        return TD_OK;
+    td_status st = td_hub_fetch(arg->v, hub, out, err);
+    td_progress_clear();
+    return st == TD_OK || !what ? st : td_error_prefix(err, st, "%s", what);
+}
+
+static td_status fetch_all(td_opened *o, const td_model_args *args, td_error *err) {
+    td_hub_setup hub;
+    td_places_hub(&hub, args->hub_cache.v);
+    hub.options.offline |= args->offline.given;
+    hub.options.log = hub_line;
+    hub.options.progress = td_progress_show;
+    hub.options.user = (void *)args;
+    td_status st = fetch(&args->model, NULL, &hub.options, &o->trunk, err);
+    if (st == TD_OK)
+        st = fetch(&args->assistant, "assistant", &hub.options, &o->assistant, err);
+    if (st == TD_OK)
+        st = fetch(&args->draft_model, "draft model", &hub.options, &o->draft_model, err);
+    o->hub_cache = hub.cache;
+    hub.cache = NULL;
+    td_places_hub_free(&hub);
+    return st;
+}
+
+/* Nothing is loaded that was not asked for; but nobody should have to know that there is a drafter. */
+static void suggest_assistant(const td_opened *o, const td_model_args *args) {
+    char *found = NULL;
+    bool asked = args->mtp.given || args->no_mtp.given || args->assistant.given || args->draft_model.given ||
+                 args->lookup.given || args->num_mtp_tokens.given;
+    if (!args->model.given || asked || args->quiet.given || strcmp(o->info->family, "gemma4") != 0)
+        return;
+    if (td_hub_suggest_assistant(o->trunk, o->hub_cache, &found, NULL) == TD_OK && found)
+        td_report_note("tandem: an assistant for it is at %s: --mtp-assistant-model %s", found, found);
+    td_free(found);
+}
+
 int td_open_engine(td_opened *o, const td_model_args *args) {
     *o = (td_opened){0};
     td_error err = {0};
     td_status st = TD_OK;
-    o->hub_cache = td_places_hub_cache();
+    td_progress_enable(!args->quiet.given);
     if (!args->model.given) {
         st = td_places_embedded(&o->trunk, &o->assistant, &err);
         /* the embedded trunk with another drafter, or none */
@@ -126,7 +176,8 @@ int td_open_engine(td_opened *o, const td_model_args *args) {
             o->assistant = NULL;
         }
     }
-    td_progress_enable(!args->quiet.given);
+    if (st == TD_OK)
+        st = fetch_all(o, args, &err);
     if (st == TD_OK) {
         td_engine_options e = engine_options(o, args);
         st = td_engine_open(&o->engine, &e, &err);
@@ -135,6 +186,7 @@ int td_open_engine(td_opened *o, const td_model_args *args) {
     if (st != TD_OK)
         return td_report_failure(st, &err);
     o->info = td_engine_describe(o->engine);
+    suggest_assistant(o, args);
     return TD_EXIT_OK;
 }
 
@@ -142,6 +194,7 @@ void td_close_engine(td_opened *o) {
     td_engine_close(&o->engine);
     td_free(o->trunk);
     td_free(o->assistant);
+    td_free(o->draft_model);
     td_free(o->hub_cache);
     *o = (td_opened){0};
 }

@@ -10,6 +10,8 @@ typedef struct td_model_args {
     td_arg_flag mtp, no_mtp, lookup, ignore_memory, float_activations, pin, verbose, quiet;
     td_arg_uint num_mtp_tokens, mtp_shortlist, ctx_size, prefill_size, threads, memory_limit_mb;
     td_arg_text mtp_bits;
+    td_arg_text hub_cache;
+    td_arg_flag offline;
 } td_model_args;
 
 extern const td_arg td_model_arg_table[];
@@ -28,10 +30,11 @@ extern const size_t td_sampling_arg_count;
 typedef struct td_opened {
     td_engine *engine;
     const td_engine_info *info;
-    char *trunk, *assistant, *hub_cache; /* owned strings that the engine was given */
+    char *trunk, *assistant, *draft_model, *hub_cache; /* owned strings that the engine was given */
 } td_opened;
 
-/* Opens the model that the options name, or the embedded pair with drafting on, with a bar on stderr. On failure one
+/* Opens the model that the options name, downloaded when it is a hub id that the cache lacks (unless offline), or the
+ * embedded pair with drafting on, with a bar on stderr. On failure one
  * line has been printed and the exit code is returned; 0 is success. Close either way. */
 int td_open_engine(td_opened *o, const td_model_args *args);
 void td_close_engine(td_opened *o);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -61,13 +62,78 @@ static char *join_env(const char *variable, const char *tail) {
     return tail ? td_path_join(value, tail) : td_strdup(value);
 }
 
+/* ---- the hub ---- */
+
+/* `tail` below the directory that Hugging Face's tools share. */
+static char *hub_home(const char *tail) {
+    char deeper[64];
+    char *path = join_env("HF_HOME", tail);
+    snprintf(deeper, sizeof deeper, "huggingface/%s", tail);
+    if (path == NULL)
+        path = join_env("XDG_CACHE_HOME", deeper);
+    snprintf(deeper, sizeof deeper, ".cache/huggingface/%s", tail);
+    return path ? path : join_env("HOME", deeper);
+}
+
 char *td_places_hub_cache(void) {
     char *path = join_env("HF_HUB_CACHE", NULL);
+    return path ? path : hub_home("hub");
+}
+
+/* The first of two variables that is set to something, or NULL. */
+static const char *either(const char *a, const char *b) {
+    const char *value = getenv(a);
+    if (value == NULL || value[0] == '\0')
+        value = getenv(b);
+    return value && value[0] ? value : NULL;
+}
+
+/* As huggingface_hub reads switches. */
+static bool switched_on(const char *variable) {
+    static const char *const words[] = {"1", "on", "yes", "true"};
+    const char *value = getenv(variable);
+    for (size_t i = 0; value && i < sizeof words / sizeof *words; i++)
+        if (strcasecmp(value, words[i]) == 0)
+            return true;
+    return false;
+}
+
+/* What `hf auth login` has left, or NULL. */
+static char *saved_token(void) {
+    char *path = join_env("HF_TOKEN_PATH", NULL), *text = NULL;
+    size_t size;
+    td_error ignored;
     if (path == NULL)
-        path = join_env("HF_HOME", "hub");
-    if (path == NULL)
-        path = join_env("XDG_CACHE_HOME", "huggingface/hub");
-    if (path == NULL)
-        path = join_env("HOME", ".cache/huggingface/hub");
-    return path;
+        path = hub_home("token");
+    if (path == NULL || td_file_read(path, 8192, &text, &size, &ignored) != TD_OK)
+        text = NULL;
+    if (text)
+        text[strcspn(text, " \t\r\n")] = '\0';
+    td_free(path);
+    return text;
+}
+
+void td_places_hub(td_hub_setup *setup, const char *cache) {
+    *setup = (td_hub_setup){.options = td_hub_options_default()};
+    td_hub_options *o = &setup->options;
+    setup->cache = cache ? td_strdup(cache) : td_places_hub_cache();
+    const char *token = either("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN");
+    if (token == NULL && !switched_on("HF_HUB_DISABLE_IMPLICIT_TOKEN"))
+        setup->token = saved_token();
+    o->cache = setup->cache;
+    o->token = token ? token : setup->token;
+    o->endpoint = either("HF_ENDPOINT", "HF_ENDPOINT");
+    o->offline = switched_on("HF_HUB_OFFLINE") || switched_on("TRANSFORMERS_OFFLINE");
+    bool clear = o->endpoint && strncasecmp(o->endpoint, "http:", 5) == 0;
+    o->proxy = clear ? either("http_proxy", "http_proxy") : either("https_proxy", "HTTPS_PROXY");
+    if (o->proxy == NULL)
+        o->proxy = either("all_proxy", "ALL_PROXY");
+    o->no_proxy = either("no_proxy", "NO_PROXY");
+    o->ca_file = either("CURL_CA_BUNDLE", "SSL_CERT_FILE");
+}
+
+void td_places_hub_free(td_hub_setup *setup) {
+    td_free(setup->cache);
+    td_free(setup->token);
+    *setup = (td_hub_setup){0};
 }

@@ -11,7 +11,8 @@ assistant=$root/models/gemma4-demo-assistant-4bit
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/tandem-cli-XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
 export NO_COLOR=1
-unset HF_HUB_CACHE HF_HOME XDG_CACHE_HOME
+unset HF_HUB_CACHE HF_HOME XDG_CACHE_HOME HF_TOKEN HF_ENDPOINT
+export HF_HUB_OFFLINE=1 # ids of the tests are not asked for anywhere
 export HOME=$tmp # no hub cache of the user's
 
 fail() {
