@@ -156,7 +156,7 @@ static void mark_copies(td_decoder *d, td_seq *s, uint32_t i, td_pass *p) {
     if (!s->state || (t->samples && t->n_known < 2))
         return;
     uint32_t end = length + t->n_known - t->samples;
-    const uint32_t at[2] = {end / page * page, t->samples && end % page ? end : 0};
+    const uint32_t at[2] = {end / page * page, end + 1 == s->n_tokens && end % page ? end : 0};
     for (int k = 0; k < 2; k++) {
         t->copy[k] = at[k] > length ? td_snapshots_make(s->snapshots, at[k]) : NULL;
         if (t->copy[k])

@@ -39,7 +39,7 @@ struct td_decoder {
 
 /* Nothing is left of what the sequence has computed. */
 void td_seq_forget(td_seq *s);
-/* The same, and nothing of it stays in the prompt cache: its numbers are wrong. */
+/* The same of a sequence whose status says why; when its numbers are wrong, nothing of it stays in the prompt cache. */
 void td_seq_fail(td_seq *s);
 /* After rows were committed with td_kv_seq_advance: what is whole goes into the prompt cache, pages that no row sees
  * any more go. */

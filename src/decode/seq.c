@@ -104,7 +104,8 @@ void td_seq_forget(td_seq *s) {
 }
 
 void td_seq_fail(td_seq *s) {
-    td_cache_trail_revoke(&s->trail);
+    if (s->status == TD_E_NUMERIC)
+        td_cache_trail_revoke(&s->trail);
     td_seq_forget(s);
 }
 

@@ -145,13 +145,17 @@ bool stage_open(stage *s, const stage_options *opt) {
     if (o.assistant)
         open_assistant(s, &o, &d);
     watch(s);
-    ASSERT_OK(td_kv_pool_open(&s->pool, &s->f.model->kv, s->be, 0, err));
+    ASSERT_OK(td_kv_pool_open(&s->pool, &s->f.model->kv, s->be, o.pool_bytes, err));
+    if (o.cache_bytes)
+        ASSERT_OK(td_prompt_cache_open(&s->cache, s->f.model, s->pool, o.cache_bytes, err));
+    d.cache = s->cache;
     ASSERT_OK(td_decoder_open(&s->decoder, s->f.model, s->drafter, s->pool, &d, err));
     return true;
 }
 
 void stage_close(stage *s) {
     td_decoder_close(&s->decoder);
+    td_prompt_cache_close(&s->cache);
     assert_int_equal(td_kv_pool_used(s->pool), 0);
     td_kv_pool_close(&s->pool);
     td_drafter_close(&s->owned_drafter);

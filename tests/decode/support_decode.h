@@ -33,6 +33,8 @@ typedef struct stage_options {
     uint32_t max_seqs, prefill_rows, max_depth; /* default 1, 64, 8 */
     uint32_t page_tokens;                       /* default 8 */
     uint32_t max_out;                           /* outputs of a pass; default what the decoder needs */
+    uint64_t cache_bytes;                       /* of a prompt cache; 0: there is none */
+    uint64_t pool_bytes;                        /* limit of the pool; 0: none */
     bool assistant;                             /* draft with the fixture's assistant */
     uint32_t bits;                              /* of the assistant; 0: 16 */
     bool random_weights, full_head;
@@ -45,6 +47,7 @@ typedef struct stage {
     td_checkpoint *assistant_ck;
     td_drafter *drafter, *owned_drafter;
     td_kv_pool *pool;
+    td_prompt_cache *cache;
     td_decoder *decoder;
     /* watching */
     const td_model_ops *model_ops;

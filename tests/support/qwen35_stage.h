@@ -18,7 +18,8 @@ typedef struct stage_options {
     td_kv_type kv;
     uint32_t max_seqs, prefill_rows, max_depth, page_tokens; /* default 1, 16, 8, 8 */
     int n_snapshots;
-    bool heads; /* draft with the heads of the checkpoint */
+    uint64_t cache_bytes; /* of a prompt cache; 0: there is none */
+    bool heads;           /* draft with the heads of the checkpoint */
     uint32_t shortlist, mtp_bits;
     const td_token *common; /* [n_common] */
     size_t n_common;
@@ -31,6 +32,7 @@ typedef struct stage {
     td_model *model;
     td_drafter *drafter, *own;
     td_kv_pool *pool;
+    td_prompt_cache *cache;
     td_decoder *decoder;
 } stage;
 
@@ -65,11 +67,15 @@ static inline void stage_open(stage *s, stage_options o) {
         s->drafter = s->own;
     }
     ASSERT_OK(td_kv_pool_open(&s->pool, &s->model->kv, s->be, 0, err));
+    if (o.cache_bytes)
+        ASSERT_OK(td_prompt_cache_open(&s->cache, s->model, s->pool, o.cache_bytes, err));
+    d.cache = s->cache;
     ASSERT_OK(td_decoder_open(&s->decoder, s->model, s->drafter, s->pool, &d, err));
 }
 
 static inline void stage_close(stage *s) {
     td_decoder_close(&s->decoder);
+    td_prompt_cache_close(&s->cache);
     assert_int_equal(td_kv_pool_used(s->pool), 0);
     td_kv_pool_close(&s->pool);
     td_drafter_close(&s->own);
