@@ -24,13 +24,13 @@ static td_status on_event(void *user, const td_reply_event *e) {
         c->n_complete++;
         c->done = c->one_call;
     }
-    return td_delta_add_event(&c->delta, e, c->drafted);
+    return td_api_delta_add_event(&c->delta, e, c->drafted);
 }
 
 td_status td_choice_open(td_choice *c, const td_choice_options *opt, td_error *err) {
     *c = (td_choice){
         .end = opt->end, .n_end = opt->n_end, .one_call = opt->one_call, .in_reasoning = opt->inside_reasoning};
-    td_delta_init(&c->delta, opt->max_text, opt->with_spans);
+    td_api_delta_init(&c->delta, opt->max_text, opt->with_spans);
     td_api_probs_init(&c->probs, opt->tokenizer, opt->with_probs, opt->legacy_probs);
     if (opt->format.think == TD_REPLY_THINK_NONE && opt->format.calls == TD_REPLY_CALLS_NONE)
         return TD_OK;
@@ -45,7 +45,7 @@ td_status td_choice_open(td_choice *c, const td_choice_options *opt, td_error *e
 
 void td_choice_close(td_choice *c) {
     td_reply_close(&c->reply);
-    td_delta_free(&c->delta);
+    td_api_delta_free(&c->delta);
     td_api_probs_free(&c->probs);
     *c = (td_choice){0};
 }
@@ -61,7 +61,7 @@ static td_status take(td_choice *c, const char *text, size_t n, td_error *err) {
         return TD_OK;
     if (c->reply)
         return td_reply_push(c->reply, text, n, err);
-    return no_room(td_delta_add_text(&c->delta, &c->delta.content, text, n, c->drafted), err);
+    return no_room(td_api_delta_add_text(&c->delta, &c->delta.content, text, n, c->drafted), err);
 }
 
 static td_status take_token(td_choice *c, const td_piece *p, size_t i, size_t from, td_error *err) {

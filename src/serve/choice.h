@@ -14,7 +14,7 @@ typedef struct td_choice_options {
     const json_t *tools;    /* or NULL; only read in open */
     const char *id_prefix;  /* of tool calls; copied */
     bool one_call;          /* the end of the first tool call ends the answer */
-    bool with_spans;        /* td_delta's */
+    bool with_spans;        /* td_api_delta's */
     bool with_probs, legacy_probs;
     const td_tokenizer *tokenizer; /* for log-probabilities; or NULL */
     const td_token *end;           /* [n_end] tokens that end the answer, borrowed: no log-probabilities of them */
@@ -24,7 +24,7 @@ typedef struct td_choice_options {
 
 typedef struct td_choice {
     td_reply *reply; /* NULL: text is content */
-    td_delta delta;
+    td_api_delta delta;
     td_api_probs probs;
     const td_token *end;
     size_t n_end;

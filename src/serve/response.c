@@ -100,27 +100,27 @@ static void write_completion_text(td_json_out *o, const td_api_choice *c, bool e
     td_buf_free(&both);
 }
 
-static void write_spans(td_json_out *o, const td_delta *d) {
+static void write_spans(td_json_out *o, const td_api_delta *d) {
     if (d->content.text.size) {
         td_out_key(o, "drafted");
-        td_delta_write_spans(o, &d->content);
+        td_api_delta_write_spans(o, &d->content);
     }
     if (d->reasoning.text.size) {
         td_out_key(o, "reasoning_drafted");
-        td_delta_write_spans(o, &d->reasoning);
+        td_api_delta_write_spans(o, &d->reasoning);
     }
 }
 
 void td_chunk_delta(td_buf *out, const td_api_head *h, td_api_choice *c) {
     chunk k;
-    if (td_delta_is_empty(&c->c.delta) && c->c.probs.items.size == 0 && c->begun)
+    if (td_api_delta_is_empty(&c->c.delta) && c->c.probs.items.size == 0 && c->begun)
         return;
     chunk_begin(&k, out, h);
     td_out_begin(&k.o, '{');
     td_out_member_int(&k.o, "index", c->index);
     if (h->chat) {
         td_out_key(&k.o, "delta");
-        td_delta_write(&k.o, &c->c.delta, !c->begun);
+        td_api_delta_write(&k.o, &c->c.delta, !c->begun);
     } else {
         write_completion_text(&k.o, c, !c->begun);
     }
@@ -133,7 +133,7 @@ void td_chunk_delta(td_buf *out, const td_api_head *h, td_api_choice *c) {
         td_out_member_null(&k.o, "usage");
     chunk_end(&k, out);
     c->begun = true;
-    td_delta_clear(&c->c.delta);
+    td_api_delta_clear(&c->c.delta);
     td_api_probs_clear(&c->c.probs);
 }
 
@@ -190,7 +190,7 @@ static void write_choice(td_json_out *o, const td_api_head *h, const td_api_choi
     td_out_member_int(o, "index", c->index);
     if (h->chat) {
         td_out_key(o, "message");
-        td_delta_write_message(o, &c->c.delta);
+        td_api_delta_write_message(o, &c->c.delta);
     } else {
         write_completion_text(o, c, true);
     }
