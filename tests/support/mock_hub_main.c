@@ -1,6 +1,7 @@
 /* mock_hub_main.c - the mock hub as a program, for shell tests: mock_hub DIR serves the files directly in DIR as
  * "org/name" (*.safetensors and *.gguf as large ones), prints its URL and ends with its standard input. The first
- * answer of a file whose name is the second argument is cut after its third, a number of bytes. */
+ * answer of a file whose name is the second argument is cut after its third, a number of bytes; with a fourth argument
+ * it stalls there. MOCK_HUB_TOKEN is demanded when it is set. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +39,7 @@ int main(int argc, char **argv) {
         closedir(d);
     mock_file *f = argc > 3 ? mock_hub_file(&hub, argv[2]) : NULL;
     if (f)
-        f->fault = (mock_fault){.times = 1, .cut_after = atol(argv[3])};
+        f->fault = (mock_fault){.times = 1, .cut_after = atol(argv[3]), .stall = argc > 4};
     if (getenv("MOCK_HUB_TOKEN"))
         hub.token = getenv("MOCK_HUB_TOKEN");
     printf("%s\n", hub.url);
