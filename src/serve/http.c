@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -85,7 +86,7 @@ static td_http *http_new(void) {
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&h->drained, &attr);
     pthread_condattr_destroy(&attr);
-    h->wake_fd = -1;
+    h->wake_fd = h->hangup_fd = -1;
     return h;
 }
 
@@ -101,6 +102,8 @@ void td_http_unref(td_http *h) {
     td_free(h->unix_path);
     if (h->wake_fd >= 0)
         close(h->wake_fd);
+    if (h->hangup_fd >= 0)
+        close(h->hangup_fd);
     pthread_cond_destroy(&h->drained);
     pthread_mutex_destroy(&h->lock);
     td_free(h);
@@ -121,6 +124,7 @@ static void conn_open(td_http *h, struct MHD_Connection *connection, void **sock
     if (c->next)
         c->next->prev = c;
     h->conns = c;
+    td_http_keeper_watch(h, c);
     td_http_keeper_by(h, c->deadline_ns);
     pthread_mutex_unlock(&h->lock);
 }
@@ -134,8 +138,8 @@ static void conn_close(td_http *h, td_conn *c) {
             h->conns = c->next;
         if (c->next)
             c->next->prev = c->prev;
+        td_http_keeper_bury(h, c);
         pthread_mutex_unlock(&h->lock);
-        td_free(c);
     }
     if (atomic_fetch_sub(&h->n_connections, 1) == h->opt.max_connections)
         td_http_keeper_wake(h); /* there is room again */
@@ -192,8 +196,9 @@ static td_status start(td_http *h, td_error *err) {
     if (getrandom(h->id_key, sizeof h->id_key, 0) != (ssize_t)sizeof h->id_key)
         return td_fail(err, TD_E_IO, "no random numbers to be had: %s", strerror(errno));
     h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (h->wake_fd < 0)
-        return td_fail(err, TD_E_IO, "making an eventfd: %s", strerror(errno));
+    h->hangup_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (h->wake_fd < 0 || h->hangup_fd < 0)
+        return td_fail(err, TD_E_IO, "making an eventfd and an epoll: %s", strerror(errno));
     TD_TRY(td_http_listen(h, err));
     td_status st = start_daemon(h, err);
     if (st == TD_OK)
@@ -274,6 +279,7 @@ void td_http_close(td_http **h, double drain_seconds) {
     td_http_keeper_join(*h);
     abort_all(*h);
     MHD_stop_daemon((*h)->daemon);
+    td_http_keeper_free_dead(*h);
     td_http_unref(*h);
     *h = NULL;
 }

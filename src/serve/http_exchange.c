@@ -224,6 +224,13 @@ void td_exchange_abort(td_exchange *x) {
     pthread_mutex_unlock(&x->lock);
 }
 
+void td_exchange_hung_up(td_exchange *x) {
+    pthread_mutex_lock(&x->lock);
+    if (!x->replied || (x->streaming && !x->ended))
+        td_exchange_abort_locked(x);
+    pthread_mutex_unlock(&x->lock);
+}
+
 static bool peer_left(int fd) {
     struct pollfd p = {.fd = fd, .events = POLLRDHUP};
     return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));

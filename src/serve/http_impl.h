@@ -29,6 +29,9 @@
 /* A refused longer one is read for so long after the refusal went out: closing a socket with unread bytes resets the
  * connection, and the client would lose the reply that explains. */
 #define TD_HTTP_LINGER_NS 2000000000
+/* Between a client's hanging up and the end of its connection: what it sent before is still read, and answered when
+ * that takes no longer. */
+#define TD_HTTP_HANGUP_NS 50000000
 
 /* Where a connection is, for the keeper. Guarded by td_http.lock. */
 typedef enum td_conn_phase {
@@ -39,10 +42,12 @@ typedef enum td_conn_phase {
 } td_conn_phase;
 
 typedef struct td_conn {
-    struct td_conn *prev, *next; /* td_http.conns */
+    struct td_conn *prev, *next; /* td_http.conns; `next` also td_http.dead */
     td_exchange *exchange;       /* the current one, borrowed; NULL between requests */
     td_conn_phase phase;
-    int fd;
+    int fd;                   /* -1: dead, and only the keeper may still have its address */
+    bool hung_up;             /* the client has closed, or half closed */
+    bool over;                /* we have */
     int64_t deadline_ns;      /* 0: none */
     int64_t body_deadline_ns; /* of the whole body; deadline_ns may come sooner, when it stalls */
     bool uri_nul;             /* the request line holds %00. Only libmicrohttpd's thread looks */
@@ -68,12 +73,14 @@ struct td_http {
     pthread_mutex_t lock;
     pthread_cond_t drained; /* n_exchanges became 0 */
     td_conn *conns;
+    td_conn *dead; /* to be freed by the keeper */
     td_exchange *exchanges;
     uint64_t n_exchanges;
     bool closing; /* no exchange may begin */
 
     pthread_t keeper;
     int wake_fd;            /* eventfd */
+    int hangup_fd;          /* epoll: connections whose client hangs up */
     int64_t keeper_wake_ns; /* when the keeper will look next; INT64_MAX: when woken */
     bool keeper_stop;
 
@@ -93,6 +100,7 @@ struct td_exchange {
     size_t n_headers, n_fields;
     const td_http_route *route; /* NULL when refused */
     bool cors;                  /* send cross-origin headers */
+    bool http10;
     int64_t started_ns;
     void *text; /* one block */
 
@@ -138,6 +146,11 @@ void td_http_keeper_join(td_http *h);
 /* The keeper looks again at `ns` or sooner. Under td_http.lock. */
 void td_http_keeper_by(td_http *h, int64_t ns);
 void td_http_keeper_wake(td_http *h);
+/* Watches a new connection for a hang-up. Under td_http.lock. */
+void td_http_keeper_watch(td_http *h, td_conn *c);
+/* Takes a connection out before its socket is closed, and frees it when that is safe. Under td_http.lock. */
+void td_http_keeper_bury(td_http *h, td_conn *c);
+void td_http_keeper_free_dead(td_http *h);
 
 /* http_request.c: libmicrohttpd's callbacks; cls is the td_http */
 enum MHD_Result td_http_request(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
@@ -161,6 +174,8 @@ td_status td_exchange_refuse(td_exchange *x, unsigned status, const char *code, 
 td_exchange *td_exchange_new(td_http *h, struct MHD_Connection *connection, const char *method, const char *path);
 void td_exchange_abort_locked(td_exchange *x);
 void td_exchange_resume_locked(td_exchange *x);
+/* The client has hung up: what nobody will hear the end of is aborted. Under td_http.lock. */
+void td_exchange_hung_up(td_exchange *x);
 
 /* http.c */
 void td_http_unref(td_http *h);

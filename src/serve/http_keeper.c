@@ -1,4 +1,4 @@
-/* http_keeper.c - one thread that accepts connections and watches the clock.
+/* http_keeper.c - one thread that accepts connections and watches the clock and clients that hang up.
  *
  * Why not let libmicrohttpd accept: stopping to listen races with its workers' own epoll bookkeeping in 0.9.75 and can
  * end the process, it listens on one address only, and at its connection limit it drops what it has accepted. Here
@@ -7,6 +7,10 @@
  * Why a clock of our own: libmicrohttpd's time limit starts anew with every byte, so one byte a minute holds a
  * connection for ever, and it says nothing to the client.
  *
+ * Why a look at hang-ups of our own: libmicrohttpd does not watch a suspended connection; and in 0.9.75 it misses a
+ * close that arrives together with data (edge-triggered, it reads less than it has room for and waits for an edge that
+ * was there already), so the connection would stay until its time is over.
+ *
  * Deadlines are few in kind and seldom due, so a scan of all connections when the earliest comes is cheaper than a heap
  * that every request would have to update. Two scans are at least SCAN_GAP apart. */
 #include "serve/http_impl.h"
@@ -14,10 +18,12 @@
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 
 #define SCAN_GAP_NS 20000000
@@ -41,15 +47,16 @@ void td_http_keeper_by(td_http *h, int64_t ns) {
 
 /* The shutdown makes libmicrohttpd see the end of the connection. */
 static void expire(td_http *h, td_conn *c) {
-    if (c->phase == TD_CONN_WAITING)
+    if (c->phase == TD_CONN_WAITING && !c->hung_up)
         td_http_cut_waiting(h, c->fd);
-    if (c->phase == TD_CONN_BODY && c->exchange) {
+    if (c->phase == TD_CONN_BODY && !c->hung_up && c->exchange) {
         pthread_mutex_lock(&c->exchange->lock);
         td_exchange_cut(c->exchange, 408, "request_timeout", "The request's body did not arrive in time.");
         pthread_mutex_unlock(&c->exchange->lock);
     }
     c->phase = TD_CONN_CUT;
     c->deadline_ns = 0;
+    c->over = true;
     shutdown(c->fd, SHUT_RDWR);
 }
 
@@ -67,6 +74,55 @@ static int64_t tend(td_http *h, int64_t now) {
         next = due < next ? due : next;
     }
     return next < now + SCAN_GAP_NS ? now + SCAN_GAP_NS : next;
+}
+
+/* ---- hang-ups ---- */
+
+void td_http_keeper_watch(td_http *h, td_conn *c) {
+    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET, .data.ptr = c};
+    if (epoll_ctl(h->hangup_fd, EPOLL_CTL_ADD, c->fd, &event) != 0)
+        td_log_warn(h->opt.log, "watching a connection of %s: %s", c->peer, strerror(errno));
+}
+
+/* The keeper may have fetched an event of `c` and wait for the lock we hold: it alone frees. */
+void td_http_keeper_bury(td_http *h, td_conn *c) {
+    epoll_ctl(h->hangup_fd, EPOLL_CTL_DEL, c->fd, NULL);
+    c->fd = -1;
+    c->next = h->dead;
+    h->dead = c;
+}
+
+void td_http_keeper_free_dead(td_http *h) {
+    for (td_conn *c = h->dead, *next; c; c = next) {
+        next = c->next;
+        td_free(c);
+    }
+    h->dead = NULL;
+}
+
+static void hang_up(td_http *h, td_conn *c) {
+    if (c->fd < 0 || c->over)
+        return;
+    c->hung_up = true;
+    if (c->phase == TD_CONN_ANSWERED) {
+        if (c->exchange)
+            td_exchange_hung_up(c->exchange);
+        return;
+    }
+    int64_t soon = td_clock_ns() + TD_HTTP_HANGUP_NS;
+    if (!c->deadline_ns || c->deadline_ns > soon)
+        c->deadline_ns = soon;
+    if (h->keeper_wake_ns > c->deadline_ns)
+        h->keeper_wake_ns = c->deadline_ns;
+}
+
+static void take_hangups(td_http *h) {
+    struct epoll_event events[64];
+    int n = epoll_wait(h->hangup_fd, events, 64, 0);
+    pthread_mutex_lock(&h->lock);
+    for (int i = 0; i < n; i++)
+        hang_up(h, events[i].data.ptr);
+    pthread_mutex_unlock(&h->lock);
 }
 
 /* ---- accepting ---- */
@@ -118,6 +174,7 @@ static bool keeper_turn(td_http *h, int64_t *wake_ns) {
     int64_t now = td_clock_ns();
     if (now >= h->keeper_wake_ns)
         h->keeper_wake_ns = tend(h, now);
+    td_http_keeper_free_dead(h);
     *wake_ns = h->keeper_wake_ns;
     bool go_on = !h->keeper_stop;
     pthread_mutex_unlock(&h->lock);
@@ -133,8 +190,9 @@ static int wait_ms(int64_t until_ns) {
 
 /* Sleeps until something happens; false when accepting should pause. */
 static bool wait_and_accept(td_http *h, int64_t wake_ns, bool accepting) {
-    struct pollfd fds[1 + TD_HTTP_LISTENERS] = {{.fd = h->wake_fd, .events = POLLIN}};
-    nfds_t n = 1;
+    struct pollfd fds[2 + TD_HTTP_LISTENERS] = {{.fd = h->wake_fd, .events = POLLIN},
+                                                {.fd = h->hangup_fd, .events = POLLIN}};
+    nfds_t n = 2;
     for (size_t i = 0; accepting && i < h->n_listeners; i++)
         fds[n++] = (struct pollfd){.fd = h->listeners[i], .events = POLLIN};
     if (poll(fds, n, wait_ms(wake_ns)) <= 0)
@@ -142,8 +200,10 @@ static bool wait_and_accept(td_http *h, int64_t wake_ns, bool accepting) {
     uint64_t count;
     if (fds[0].revents && read(h->wake_fd, &count, sizeof count) < 0)
         return true;
+    if (fds[1].revents)
+        take_hangups(h);
     bool fine = true;
-    for (nfds_t i = 1; i < n; i++)
+    for (nfds_t i = 2; i < n; i++)
         if (fds[i].revents)
             fine &= accept_some(h, fds[i].fd);
     return fine;

@@ -38,7 +38,7 @@ static int64_t after(double seconds) {
 
 /* A body must come whole within body_seconds and never pause for idle_seconds. Under td_http.lock. */
 static void body_progress(td_http *h, td_conn *c) {
-    int64_t stall = after(h->opt.idle_seconds);
+    int64_t stall = c->hung_up ? td_clock_ns() + TD_HTTP_HANGUP_NS : after(h->opt.idle_seconds);
     c->deadline_ns = stall < c->body_deadline_ns ? stall : c->body_deadline_ns;
     td_http_keeper_by(h, c->deadline_ns);
 }
@@ -66,6 +66,19 @@ static bool enlist(td_http *h, td_exchange *x, td_conn *c) {
     return open;
 }
 
+/* The connection waits again. Under td_http.lock. */
+static void next_request(td_http *h, td_conn *c) {
+    c->exchange = NULL;
+    c->phase = TD_CONN_WAITING;
+    c->deadline_ns = after(h->opt.idle_seconds + h->opt.header_seconds);
+    if (c->hung_up)
+        c->deadline_ns = td_clock_ns() + TD_HTTP_HANGUP_NS;
+    if (c->over)
+        c->deadline_ns = 0;
+    else
+        td_http_keeper_by(h, c->deadline_ns);
+}
+
 /* Under td_http.lock. */
 static void delist(td_http *h, td_exchange *x) {
     if (x->prev)
@@ -74,10 +87,7 @@ static void delist(td_http *h, td_exchange *x) {
         h->exchanges = x->next;
     if (x->next)
         x->next->prev = x->prev;
-    x->conn->exchange = NULL;
-    x->conn->phase = TD_CONN_WAITING;
-    x->conn->deadline_ns = after(h->opt.idle_seconds + h->opt.header_seconds);
-    td_http_keeper_by(h, x->conn->deadline_ns);
+    next_request(h, x->conn);
     if (--h->n_exchanges == 0)
         pthread_cond_broadcast(&h->drained);
 }
@@ -98,13 +108,21 @@ static void report(td_http *h, const td_exchange *x, bool complete) {
     h->opt.access(h->opt.access_user, &entry);
 }
 
+/* libmicrohttpd 0.9.75 forgets a connection that ends inside its content reader: closed, and in no list that it looks
+ * at before the idle limit. A connection with a time limit of its own is looked at in every turn, and a turn comes
+ * within that second. */
+static void hurry_cleanup(struct MHD_Connection *connection) {
+    MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, 1u);
+}
+
 void td_http_request_completed(void *cls, struct MHD_Connection *connection, void **context,
                                enum MHD_RequestTerminationCode how) {
-    (void)connection;
     td_http *h = cls;
     td_exchange *x = *context;
     if (!x)
         return;
+    if (how != MHD_REQUEST_TERMINATED_COMPLETED_OK || (x->streaming && x->http10))
+        hurry_cleanup(connection);
     *context = NULL;
     pthread_mutex_lock(&h->lock);
     delist(h, x);
@@ -327,6 +345,7 @@ static enum MHD_Result begin(td_http *h, struct MHD_Connection *connection, cons
         td_exchange_release(x);
         return MHD_NO;
     }
+    x->http10 = strcmp(version, "HTTP/1.0") == 0;
     *context = x;
     verdict v = {0};
     if (!judge(&v, x, c, version))
