@@ -22,6 +22,7 @@
 #define CONFIG_MAX_BYTES ((size_t)2 << 20) /* a tree may take eighty times that */
 #define CONFIG_MAX_DEPTH 32
 #define WEIGHT_SUFFIX ".safetensors"
+#define GGUF_SUFFIX ".gguf"
 
 static td_status no_memory(const td_checkpoint *ck, td_error *err) {
     return td_fail(err, TD_E_NOMEM, "%s: out of memory", ck->path);
@@ -239,14 +240,27 @@ static td_status open_single(td_checkpoint *ck, td_error *err) {
     return st;
 }
 
+/* A directory of safetensors, unless it holds a GGUF model and no safetensors. */
+static td_status open_any_directory(td_checkpoint *ck, td_error *err) {
+    char *gguf;
+    TD_TRY(td_checkpoint_find_gguf(ck->path, &gguf, err));
+    if (!gguf)
+        return open_directory(ck, ck->path, NULL, err);
+    td_status st = td_checkpoint_open_gguf(ck, gguf, err);
+    td_free(gguf);
+    return st;
+}
+
 static td_status open_path(td_checkpoint *ck, td_error *err) {
     if (td_dir_exists(ck->path))
-        return open_directory(ck, ck->path, NULL, err);
+        return open_any_directory(ck, err);
     if (!entry_exists(ck->path))
         return td_fail(err, TD_E_NOTFOUND, "%s: no such file or directory", ck->path);
+    if (ends_with(ck->path, GGUF_SUFFIX))
+        return td_checkpoint_open_gguf(ck, ck->path, err);
     if (!ends_with(ck->path, WEIGHT_SUFFIX))
-        return td_fail(err, TD_E_FORMAT, "%s: expected a model directory or a file ending in %s", ck->path,
-                       WEIGHT_SUFFIX);
+        return td_fail(err, TD_E_FORMAT, "%s: expected a model directory or a file ending in %s or %s", ck->path,
+                       WEIGHT_SUFFIX, GGUF_SUFFIX);
     return open_single(ck, err);
 }
 
@@ -273,6 +287,13 @@ void td_checkpoint_close(td_checkpoint **out) {
     for (size_t i = 0; i < ck->n_files; i++)
         td_safetensors_close(&ck->files[i]);
     td_free(ck->files);
+    for (size_t i = 0; i < ck->n_ggufs; i++)
+        td_gguf_close(&ck->ggufs[i]);
+    td_free(ck->ggufs);
+    for (size_t i = 0; ck->known && i < ck->n_tensors; i++)
+        td_free(ck->known[i]);
+    td_free(ck->known);
+    td_free(ck->views);
     td_free(ck->tensors);
     td_name_map_free(&ck->names);
     for (size_t i = 0; i < ck->n_aliases; i++)
@@ -289,6 +310,15 @@ void td_checkpoint_close(td_checkpoint **out) {
 
 const char *td_checkpoint_path(const td_checkpoint *ck) {
     return ck->path;
+}
+
+const td_gguf *td_checkpoint_gguf(const td_checkpoint *ck) {
+    return ck->n_ggufs ? ck->ggufs[0] : NULL;
+}
+
+const char *td_checkpoint_known_name(const td_checkpoint *ck, const td_tensor *t) {
+    const char *known = ck->known ? ck->known[t - ck->views] : NULL;
+    return known ? known : t->name;
 }
 
 const json_t *td_checkpoint_config(const td_checkpoint *ck) {

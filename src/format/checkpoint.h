@@ -1,33 +1,45 @@
 /* checkpoint.h - a model directory as published: config.json, generation_config.json, one or many safetensors files,
- * and the quantisation rules of MLX conversions, behind lookups by tensor and module name.
+ * and the quantisation rules of MLX conversions, behind lookups by tensor and module name; or a GGUF file, whose
+ * metadata becomes the two configs and whose tensors are found under the published names too.
  *
  * A name given here is the name in the file. Stripping of wrapper prefixes ("model.language_model.") is the job of
- * td_checkpoint_alias: it registers a shorter name for a tensor, and every lookup and message knows both. */
+ * td_checkpoint_alias: it registers a shorter name for a tensor, and every lookup and message knows both. The tensors
+ * of a GGUF file have such an alias from the start: "blk.0.attn_q.weight" is also "layers.0.self_attn.q_proj.weight".
+ */
 #ifndef TD_FORMAT_CHECKPOINT_H
 #define TD_FORMAT_CHECKPOINT_H
 
 #include <jansson.h>
 
 #include "base/log.h"
+#include "format/gguf.h"
 #include "format/safetensors.h"
 #include "tensor/matrix.h"
 
 typedef struct td_checkpoint td_checkpoint;
 
-/* Opens a directory (or, when `path` is a file ending in .safetensors, its directory restricted to that file).
+/* Opens a directory (or, when `path` is a file ending in .safetensors, its directory restricted to that file), or a
+ * GGUF model: a file ending in .gguf (of a split model, its first part), or a directory that holds exactly one model
+ * in that format and no safetensors.
  * Checks the shard index by the rules of the format (plain file names only, each mapped tensor present in the shard
  * named, no tensor in two shards). `log` gets warnings (tensors in a shard but not in the map). The log callback and
- * its user pointer are copied. Errors name the file: TD_E_NOTFOUND, TD_E_IO, TD_E_FORMAT, TD_E_NOMEM. */
+ * its user pointer are copied. Errors name the file: TD_E_NOTFOUND, TD_E_IO, TD_E_FORMAT, TD_E_NOMEM; of
+ * GGUF also TD_E_UNSUPPORTED (an architecture or tensor type that Tandem does not have), TD_E_MODEL and TD_E_LIMIT. */
 td_status td_checkpoint_open(td_checkpoint **out, const char *path, const td_log *log, td_error *err) TD_MUST_CHECK;
 void td_checkpoint_close(td_checkpoint **ck);
 
 const char *td_checkpoint_path(const td_checkpoint *ck);
+/* The GGUF file that the checkpoint is (of a split model, the first part), or NULL. Its weights follow that container's
+ * conventions: norms have their 1, value heads of linear attention are tiled, "linear_attn.A" is -exp(A_log). */
+const td_gguf *td_checkpoint_gguf(const td_checkpoint *ck);
 /* config.json's root object; generation_config.json's, or NULL. Borrowed. */
 const json_t *td_checkpoint_config(const td_checkpoint *ck);
 const json_t *td_checkpoint_generation_config(const td_checkpoint *ck);
 
 size_t td_checkpoint_n_tensors(const td_checkpoint *ck);
 const td_tensor *td_checkpoint_tensor_at(const td_checkpoint *ck, size_t i);
+/* What the families call it: the published name of a tensor out of a GGUF file, otherwise its name. */
+const char *td_checkpoint_known_name(const td_checkpoint *ck, const td_tensor *t);
 /* Bytes of all weight files. */
 size_t td_checkpoint_file_bytes(const td_checkpoint *ck);
 

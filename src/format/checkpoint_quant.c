@@ -354,13 +354,15 @@ static td_status plain_matrix(const module *m, td_matrix *out, td_error *err) {
         return wrong(m, err, "config.json says it is not quantised, but it has scales");
     if (!leading_dims_fit(m, w) || w->dim[w->n_dims - 1] != m->n_in)
         return wrong_shape(m, w, m->n_in, err);
+    const uint32_t n_stack = m->n_stack ? m->n_stack : 1;
+    td_format format = w->dtype == TD_DTYPE_BLOCKS ? w->blocks : TD_FORMAT_COUNT;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
-        if (kinds[i].dtype == w->dtype) {
-            TD_TRY(td_matrix_layout(out, kinds[i].format, 0, 0, w->dtype, m->n_stack ? m->n_stack : 1, m->n_out,
-                                    m->n_in, err));
-            out->data = w->data;
-            return TD_OK;
-        }
+        format = kinds[i].dtype == w->dtype ? kinds[i].format : format;
+    if (format != TD_FORMAT_COUNT) {
+        TD_TRY(td_matrix_layout(out, format, 0, 0, 0, n_stack, m->n_out, m->n_in, err));
+        out->data = w->data;
+        return TD_OK;
+    }
     char what[160];
     snprintf(what, sizeof what, "its weight is %s without scales, expected F32, F16, BF16 or F8_E4M3",
              td_dtype_name(w->dtype));

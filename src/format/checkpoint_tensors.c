@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "format/checkpoint_impl.h"
+#include "tensor/blocks.h"
 
 static td_status find_named(const td_checkpoint *ck, const char *name, const td_tensor **out, td_error *err) {
     char called[TD_CALLED_SIZE];
@@ -37,7 +38,10 @@ static td_status to_floats(const td_checkpoint *ck, const char *name, const td_t
     float *v = n <= SIZE_MAX / sizeof *v ? td_malloc_aligned(n * sizeof *v) : NULL;
     if (!v)
         return td_fail(err, TD_E_NOMEM, "%s: out of memory for tensor %s", ck->path, called);
-    if (!td_to_f32(v, t->dtype, t->data, n)) {
+    const uint32_t block = t->dtype == TD_DTYPE_BLOCKS ? td_block_elements(t->blocks) : 0;
+    if (block && n % block == 0) {
+        td_block_row_f32(t->blocks, t->data, n, v);
+    } else if (!td_to_f32(v, t->dtype, t->data, n)) {
         td_free_aligned(v);
         return td_fail(err, TD_E_SHAPE, "%s: tensor %s is %s, expected a float type", ck->path, called,
                        td_dtype_name(t->dtype));
@@ -57,8 +61,10 @@ td_status td_checkpoint_array(const td_checkpoint *ck, const char *name, int n_d
     const td_tensor *t;
     *out = NULL;
     TD_TRY(td_checkpoint_require(ck, name, n_dims, dims, &t, err));
-    /* the shape is that of a tensor in the file, whose bytes are known not to overflow */
-    return to_floats(ck, name, t, t->size * 8 / td_dtype_bits(t->dtype), out, err);
+    size_t n = 1; /* the shape is that of a tensor in the file, whose bytes are known not to overflow */
+    for (int i = 0; i < n_dims; i++)
+        n *= (size_t)dims[i];
+    return to_floats(ck, name, t, n, out, err);
 }
 
 /* All elements along one dimension, whatever ones stand around it. */

@@ -7,7 +7,7 @@
 #define TD_FORMAT_SAFETENSORS_H
 
 #include "base/file.h"
-#include "tensor/dtype.h"
+#include "tensor/matrix.h"
 
 #define TD_TENSOR_MAX_DIMS 8
 #define TD_SAFETENSORS_MAX_HEADER 100000000u
@@ -16,7 +16,8 @@
 typedef struct td_tensor {
     const char *name; /* owned by the file */
     td_dtype dtype;
-    int n_dims; /* 0: a scalar */
+    td_format blocks; /* of GGUF files, when dtype is TD_DTYPE_BLOCKS; otherwise unused */
+    int n_dims;       /* 0: a scalar */
     uint64_t dim[TD_TENSOR_MAX_DIMS];
     const uint8_t *data; /* into the map; may be unaligned; NULL when size is 0 */
     size_t size;         /* bytes */

@@ -54,20 +54,19 @@ static td_status load_experts(td_gemma4_layer *l, const td_gemma4_config *c, uin
     static const char *const split[] = {"experts.switch_glu.gate_proj", "experts.switch_glu.up_proj",
                                         "experts.switch_glu.down_proj", NULL};
     static const char *const fused[] = {"experts.gate_up_proj", "experts.down_proj", NULL};
-    if (has_any(ck, i, split) && has_any(ck, i, fused))
+    const bool is_gguf = td_checkpoint_gguf(ck) != NULL; /* there one name serves both layouts' down projection */
+    if (has_any(ck, i, split) && has_any(ck, i, is_gguf ? (const char *const[]){fused[0], NULL} : fused))
         return td_fail(err, TD_E_MODEL, "%s: the experts of layer %u are there both fused and split",
                        td_checkpoint_path(ck), i);
+    const char *down = fused[1];
     if (has_any(ck, i, split)) {
         TD_TRY(td_gemma4_matrix(ck, layer_name(b, i, split[0]), n, ff, d, &l->expert_gate, tally, err));
-        TD_TRY(
-            td_gemma4_matrix(ck, layer_name(b, i, "experts.switch_glu.up_proj"), n, ff, d, &l->expert_up, tally, err));
-        TD_TRY(td_gemma4_matrix(ck, layer_name(b, i, "experts.switch_glu.down_proj"), n, d, ff, &l->expert_down, tally,
-                                err));
+        TD_TRY(td_gemma4_matrix(ck, layer_name(b, i, split[1]), n, ff, d, &l->expert_up, tally, err));
+        down = is_gguf ? fused[1] : split[2];
     } else {
-        TD_TRY(
-            td_gemma4_matrix(ck, layer_name(b, i, "experts.gate_up_proj"), n, 2 * ff, d, &l->expert_gate, tally, err));
-        TD_TRY(td_gemma4_matrix(ck, layer_name(b, i, "experts.down_proj"), n, d, ff, &l->expert_down, tally, err));
+        TD_TRY(td_gemma4_matrix(ck, layer_name(b, i, fused[0]), n, 2 * ff, d, &l->expert_gate, tally, err));
     }
+    TD_TRY(td_gemma4_matrix(ck, layer_name(b, i, down), n, d, ff, &l->expert_down, tally, err));
     tally->row_bytes = before + (tally->row_bytes - before) * c->n_experts_used / n; /* a row reads only its experts */
     TD_TRY(td_gemma4_matrix(ck, layer_name(b, i, "router.proj"), 0, n, d, &l->router, tally, err));
     TD_TRY(td_gemma4_vector(ck, layer_name(b, i, "router.scale"), d, &l->router_scale, tally, err));

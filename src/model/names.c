@@ -73,7 +73,8 @@ td_status td_names_check(const td_checkpoint *ck, td_name_judge judge, const voi
                          uint32_t *n_skipped, td_error *err) {
     *n_skipped = 0;
     for (size_t i = 0; i < td_checkpoint_n_tensors(ck); i++) {
-        const char *full = td_checkpoint_tensor_at(ck, i)->name, *name = td_model_plain_name(full);
+        const td_tensor *t = td_checkpoint_tensor_at(ck, i);
+        const char *full = t->name, *name = td_model_plain_name(td_checkpoint_known_name(ck, t));
         char module[256];
         module_of(name, module, sizeof module);
         td_name_class k = skipped_everywhere(name) ? TD_NAME_SKIPPED : judge(family, module);

@@ -415,6 +415,7 @@ static td_status load(qwen35 *g, td_checkpoint *ck, td_error *err) {
     TD_TRY(td_model_alias_plain_names(ck, err));
     TD_TRY(td_qwen35_config_read(&g->c, text, where, td_checkpoint_config(ck), td_checkpoint_has_matrix(ck, "lm_head"),
                                  err));
+    g->c.gguf = td_checkpoint_gguf(ck) != NULL;
     info->has_mtp = td_qwen35_head_present(ck, &g->c, info->mtp_reason, sizeof info->mtp_reason);
     info->mtp_promised = g->c.n_mtp > 0 || info->has_mtp;
     TD_TRY(td_qwen35_check_names(ck, &g->c, g->base.opt.mtp && info->has_mtp, &info->n_skipped, err));

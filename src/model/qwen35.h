@@ -8,7 +8,7 @@
  *   - norms multiply by 1 + w in the published files and by w in MLX conversions, which have the 1 baked in; the norm
  *     inside a delta layer multiplies by w in both. What tells the two apart is the shape of conv1d, and nothing else
  *   - q_proj is query and gate head by head, not all queries and then all gates
- *   - value head j reads key head j / (Hv/Hk), not j % Hk
+ *   - value head j reads key head j / (Hv/Hk), not j % Hk; in GGUF files, which tile value heads, j % Hk
  *   - q alone is scaled, once; decay comes before the read with k; the output is read after the write
  *   - q, k and v go through the convolution, z does not; its window holds rows from before convolution and SiLU
  *   - rotation turns the first quarter of a head, pairs (i, i + rot/2), exponents over rot
@@ -32,6 +32,7 @@ typedef struct td_qwen35_config {
     uint32_t n_experts, n_experts_used, n_ff_expert;     /* 0: dense */
     float eps;
     bool tied;
+    bool gguf;                            /* the conventions of that container: see td_checkpoint_gguf */
     uint32_t n_mtp;                       /* draft layers that the config promises */
     bool mtp_own_embeddings;              /* ... with tables of their own */
     uint32_t n_full, n_delta;             /* layers of each kind */
@@ -57,7 +58,7 @@ typedef struct td_qwen35_layer {
     /* delta rule */
     td_matrix qkv, z, a, b, out;
     float *conv;           /* [kernel][conv_dim] */
-    float *rate, *dt_bias; /* [n_v_heads]; rate = exp(A_log) */
+    float *rate, *dt_bias; /* [n_v_heads]; rate = exp(A_log), in GGUF files -A */
     float *delta_norm;     /* [v_dim] */
     /* MLP: the only one, or the shared expert's */
     td_matrix gate, up, down;

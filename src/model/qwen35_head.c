@@ -49,7 +49,7 @@ static const char *missing_part(const td_checkpoint *ck, const td_qwen35_config 
 
 static bool any_part(const td_checkpoint *ck) {
     for (size_t i = 0; i < td_checkpoint_n_tensors(ck); i++)
-        if (strncmp(td_model_plain_name(td_checkpoint_tensor_at(ck, i)->name), "mtp.", 4) == 0)
+        if (strncmp(td_model_plain_name(td_checkpoint_known_name(ck, td_checkpoint_tensor_at(ck, i))), "mtp.", 4) == 0)
             return true;
     return false;
 }
@@ -82,11 +82,11 @@ static td_status mean_of(const td_checkpoint *ck, const char *name, uint32_t n, 
     return TD_OK;
 }
 
-/* A published trunk has a published head; a converted one may have either. */
+/* A published trunk has a published head; one converted by MLX may have either; GGUF has one rule for all norms. */
 static td_status norms_are_raw(const td_checkpoint *ck, const td_qwen35_config *c, bool trunk_raw, bool *raw,
                                td_error *err) {
-    *raw = true;
-    if (trunk_raw)
+    *raw = !c->gguf;
+    if (trunk_raw || c->gguf)
         return TD_OK;
     double sum = 0;
     TD_TRY(mean_of(ck, LAYER "input_layernorm.weight", c->n_embd, &sum, err));

@@ -126,6 +126,7 @@ void td_qwen35_recur(const td_qwen35_context *x, const td_qwen35_layer *w, const
                                          .n_v_heads = c->n_v_heads,
                                          .k_dim = c->k_dim,
                                          .v_dim = c->v_dim,
+                                         .tiled = c->gguf,
                                          .memory = &of_delta});
 }
 

@@ -122,6 +122,20 @@ static td_status load_attention(td_qwen35_layer *w, layer_source *l, td_error *e
     return norm(l, "self_attn.k_norm.weight", c->head_dim, &w->k_norm, err);
 }
 
+/* Rates of decay from A_log, or from the -exp(A_log) that GGUF files hold; they must be finite and above 0. */
+static td_status make_rates(const layer_source *l, float *rate, td_error *err) {
+    const td_qwen35_config *c = l->s->c;
+    for (uint32_t j = 0; j < c->n_v_heads; j++) {
+        rate[j] = c->gguf ? -rate[j] : (float)exp((double)rate[j]);
+        if (c->gguf && !(rate[j] >= 0))
+            return td_fail_at(err, TD_E_NUMERIC, j, "tensor %s: entry %u is %g, expected a number below 0", l->name, j,
+                              (double)-rate[j]);
+        if (!isfinite(rate[j]))
+            return td_fail_at(err, TD_E_NUMERIC, j, "tensor %s: exp of entry %u is not finite", l->name, j);
+    }
+    return TD_OK;
+}
+
 static td_status load_delta(td_qwen35_layer *w, layer_source *l, td_error *err) {
     const td_qwen35_config *c = l->s->c;
     uint32_t d = c->n_embd, values = c->n_v_heads * c->v_dim;
@@ -133,13 +147,8 @@ static td_status load_delta(td_qwen35_layer *w, layer_source *l, td_error *err) 
     TD_TRY(load_conv(l, &w->conv, err));
     TD_TRY(vector(l, "linear_attn.dt_bias", c->n_v_heads, &w->dt_bias, err));
     TD_TRY(vector(l, "linear_attn.norm.weight", c->v_dim, &w->delta_norm, err));
-    TD_TRY(vector(l, "linear_attn.A_log", c->n_v_heads, &w->rate, err));
-    for (uint32_t j = 0; j < c->n_v_heads; j++) {
-        w->rate[j] = (float)exp((double)w->rate[j]);
-        if (!isfinite(w->rate[j]))
-            return td_fail_at(err, TD_E_NUMERIC, j, "tensor %s: exp of entry %u is not finite", l->name, j);
-    }
-    return TD_OK;
+    TD_TRY(vector(l, c->gguf ? "linear_attn.A" : "linear_attn.A_log", c->n_v_heads, &w->rate, err));
+    return make_rates(l, w->rate, err);
 }
 
 /* ---- experts ---- */
@@ -241,7 +250,7 @@ static td_status load_experts(td_qwen35_layer *w, layer_source *l, td_error *err
     uint64_t before = l->s->tally->row_bytes;
     if (td_checkpoint_has_matrix(l->s->ck, name_of(l, "mlp.experts.gate_up_proj"))) {
         TD_TRY(stack(l, "mlp.experts.gate_up_proj", 2 * ff, d, &w->expert_gate, err));
-        TD_TRY(stack(l, "mlp.experts.down_proj", d, ff, &w->expert_down, err));
+        TD_TRY(stack(l, c->gguf ? "mlp.switch_mlp.down_proj" : "mlp.experts.down_proj", d, ff, &w->expert_down, err));
     } else if (td_checkpoint_has_matrix(l->s->ck, name_of(l, "mlp.switch_mlp.gate_proj"))) {
         TD_TRY(stack(l, "mlp.switch_mlp.gate_proj", ff, d, &w->expert_gate, err));
         TD_TRY(stack(l, "mlp.switch_mlp.up_proj", ff, d, &w->expert_up, err));

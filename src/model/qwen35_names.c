@@ -43,6 +43,8 @@ static bool in_layer(const char *rest, const td_qwen35_config *c, bool full) {
                                         "linear_attn.out_proj",    "linear_attn.conv1d",
                                         "linear_attn.A_log",       "linear_attn.dt_bias",
                                         "linear_attn.norm",        NULL};
+    if (c->gguf && strcmp(rest, "linear_attn.A") == 0)
+        return !full;
     if (td_name_in(rest, always) || td_name_in(rest, full ? attention : delta))
         return true;
     return td_name_starts(rest, "mlp.") && in_ffn(rest + strlen("mlp."), c);

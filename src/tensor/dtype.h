@@ -38,7 +38,8 @@ typedef enum td_dtype {
 #define TD_DTYPE_ENUM(id, name, bits) TD_DTYPE_##id,
     TD_DTYPE_LIST(TD_DTYPE_ENUM)
 #undef TD_DTYPE_ENUM
-        TD_DTYPE_COUNT
+        TD_DTYPE_COUNT,
+    TD_DTYPE_BLOCKS = TD_DTYPE_COUNT /* no element type: a tensor of GGUF blocks, whose td_format says the rest */
 } td_dtype;
 
 /* "BF16", ... ; "?" for a value out of range. */

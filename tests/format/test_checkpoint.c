@@ -104,8 +104,9 @@ static void a_relative_file_is_looked_for_here(void **state) {
 static void what_is_no_checkpoint_is_said(void **state) {
     const char *dir = *state;
     assert_refused(in_dir(dir, "none"), TD_E_NOTFOUND, ": no such file or directory");
-    put_text(dir, "x.gguf", "");
-    assert_refused(in_dir(dir, "x.gguf"), TD_E_FORMAT, ": expected a model directory or a file ending in .safetensors");
+    put_text(dir, "x.bin", "");
+    assert_refused(in_dir(dir, "x.bin"), TD_E_FORMAT,
+                   ": expected a model directory or a file ending in .safetensors or .gguf");
     assert_refused(dir, TD_E_NOTFOUND, "/config.json: No such file or directory");
 }
 

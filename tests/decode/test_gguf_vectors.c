@@ -1,0 +1,253 @@
+/* test_gguf_vectors.c - GGUF files of every family, made from the fixtures by the rules of llama.cpp's converter and
+ * loaded back: logits and hidden states within the tolerance of the published layout's own test, draft heads and the
+ * assistant included, and quantised files against F32 files of the same rounded values. */
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "support/fixture.h"
+#include "support/gguf_convert.h"
+
+#include "base/alloc.h"
+#include "cache/kv.h"
+#include "model/gemma4_assistant.h"
+
+#define N_IDS 48
+#define N_VOCAB 320
+#define N_EMBD 64
+#define TOLERANCE 2e-4
+
+static const char *const models[] = {"gemma4-dense", "gemma4-ple", "gemma4-moe", "qwen35-dense", "qwen35-moe"};
+#define N_MODELS (sizeof models / sizeof models[0])
+
+static char dir[64];
+
+static int make_dir(void **state) {
+    (void)state;
+    snprintf(dir, sizeof dir, "%s/tandem-gguf-XXXXXX", td_dir_exists("/dev/shm") ? "/dev/shm" : "/tmp");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int remove_dir(void **state) {
+    (void)state;
+    return rmdir(dir);
+}
+
+/* ---- a model out of a GGUF file ---- */
+
+typedef struct runner {
+    fixture f;
+    char path[128];
+    td_kv_pool *pool;
+    td_kv_seq *seq;
+    uint8_t *state; /* NULL: the family has none */
+    float *hidden, *logits;
+} runner;
+
+static void runner_open(runner *r, const char *name, td_format format, bool decoded, td_backend *be) {
+    char from[512], vectors[512];
+    td_model_options o = td_model_options_default();
+    o.kv_type = TD_KV_F32;
+    o.page_tokens = 8;
+    o.max_rows = o.max_out = o.max_logits = 64;
+    o.mtp = true;
+    *r = (runner){.f.be = be};
+    snprintf(r->path, sizeof r->path, "%s/%s.gguf", dir, name);
+    gguf_convert_as(fixture_path(name, NULL, from, sizeof from), r->path, format, decoded);
+    ASSERT_OK(td_checkpoint_open(&r->f.ck, r->path, NULL, err));
+    ASSERT_OK(td_model_open(&r->f.model, r->f.ck, be, &o, err));
+    ASSERT_OK(
+        td_safetensors_open(&r->f.vectors, fixture_path(name, "vectors.safetensors", vectors, sizeof vectors), err));
+    ASSERT_OK(td_kv_pool_open(&r->pool, &r->f.model->kv, be, 0, err));
+    ASSERT_OK(td_kv_seq_open(&r->seq, r->pool, 256, 8, err));
+    if (r->f.model->info.state_bytes) {
+        r->state = be->ops->alloc(be, r->f.model->info.state_bytes);
+        r->f.model->ops->state_reset(r->f.model, r->state);
+    }
+    r->hidden = td_malloc_aligned(N_IDS * N_EMBD * sizeof(float));
+    r->logits = td_malloc_aligned(N_IDS * N_VOCAB * sizeof(float));
+}
+
+static void runner_close(runner *r) {
+    td_free_aligned(r->hidden);
+    td_free_aligned(r->logits);
+    if (r->state)
+        r->f.be->ops->free(r->f.be, r->state);
+    td_kv_seq_close(&r->seq);
+    td_kv_pool_close(&r->pool);
+    fixture_close(&r->f);
+    unlink(r->path);
+}
+
+static void feed(runner *r, const int32_t *ids, uint32_t n) {
+    int32_t pos[N_IDS], n_keys = (int32_t)n;
+    uint32_t row_seq[N_IDS] = {0};
+    ASSERT_OK(td_kv_seq_reserve(r->seq, n, err));
+    for (uint32_t i = 0; i < n; i++)
+        pos[i] = (int32_t)i;
+    td_kv_pages tables[TD_KV_MAX_GROUPS];
+    void *state = r->state;
+    td_pass p = {.n_rows = n,
+                 .token = ids,
+                 .pos = pos,
+                 .row_seq = row_seq,
+                 .n_seq = 1,
+                 .n_keys = &n_keys,
+                 .state = &state,
+                 .n_sure = &n,
+                 .n_out = n,
+                 .out_row = pos,
+                 .hidden = r->hidden,
+                 .n_logits = n,
+                 .logits_out = pos,
+                 .logits = r->logits};
+    for (uint32_t g = 0; g < r->f.model->kv.n_groups; g++) {
+        tables[g] = td_kv_seq_pages(r->seq, g);
+        p.pages[g] = &tables[g];
+    }
+    ASSERT_OK(td_model_forward(r->f.model, &p, err));
+    td_kv_seq_set_length(r->seq, n);
+}
+
+static void check(const char *what, const char *model, double worst, double allowed) {
+    if (!(worst <= allowed))
+        fail_msg("%s: %s differ by %g, allowed %g", model, what, worst, allowed);
+}
+
+/* ---- F32 files ---- */
+
+static void check_heads(runner *r, const char *name) {
+    const uint32_t n = N_IDS - 1;
+    const int32_t *ids = fixture_i32(&r->f, "input_ids", N_IDS);
+    int32_t pos[N_IDS], n_keys = (int32_t)n;
+    uint32_t row_seq[N_IDS] = {0};
+    float *out = td_malloc_aligned(n * N_EMBD * sizeof *out), *logits = td_malloc_aligned(n * N_VOCAB * sizeof *out);
+    for (uint32_t i = 0; i < n; i++)
+        pos[i] = (int32_t)i;
+    td_kv_pages table = td_kv_seq_pages(r->seq, 0);
+    td_head_pass p = {.n_rows = n,
+                      .token = ids + 1,
+                      .hidden = r->hidden,
+                      .pos = pos,
+                      .row_seq = row_seq,
+                      .n_seq = 1,
+                      .pages = {&table},
+                      .n_keys = &n_keys,
+                      .n_out = n,
+                      .out_row = pos,
+                      .out = out,
+                      .n_words = N_VOCAB,
+                      .logits = logits};
+    assert_true(r->f.model->info.has_mtp && r->f.model->info.mtp_loaded);
+    ASSERT_OK(td_model_heads(r->f.model, &p, err));
+    check("hidden states of the head", name,
+          max_difference(out, fixture_f32(&r->f, "mtp_hidden", n * N_EMBD), n * N_EMBD), TOLERANCE);
+    check("logits of the head", name,
+          max_difference(logits, fixture_f32(&r->f, "mtp_logits", n * N_VOCAB), n * N_VOCAB), TOLERANCE);
+    td_free_aligned(out);
+    td_free_aligned(logits);
+}
+
+static void f32_files_match_the_vectors(void **state) {
+    (void)state;
+    static const char *const backends[] = {"reference", "cpu"};
+    for (size_t b = 0; b < 2; b++) {
+        td_backend *be = fixture_backend(backends[b]);
+        for (size_t i = 0; i < N_MODELS; i++) {
+            runner r;
+            runner_open(&r, models[i], TD_FORMAT_F32, false, be);
+            const td_model_info *info = &r.f.model->info;
+            feed(&r, fixture_i32(&r.f, "input_ids", N_IDS), N_IDS);
+            const float *states = fixture_f32(&r.f, "hidden_states", (info->n_layers + 1) * N_IDS * N_EMBD);
+            check("final hidden states", models[i],
+                  max_difference(r.hidden, states + (size_t)info->n_layers * N_IDS * N_EMBD, N_IDS * N_EMBD),
+                  TOLERANCE);
+            check("logits", models[i],
+                  max_difference(r.logits, fixture_f32(&r.f, "logits", N_IDS * N_VOCAB), N_IDS * N_VOCAB), TOLERANCE);
+            assert_string_equal(info->weight_format, "f32");
+            assert_int_equal(info->mtp_promised, r.state != NULL);
+            if (r.state)
+                check_heads(&r, models[i]);
+            runner_close(&r);
+        }
+        td_backend_close(&be);
+    }
+}
+
+/* ---- the assistant ---- */
+
+static void an_assistant_file_drafts_the_same(void **state) {
+    (void)state;
+    td_backend *be = fixture_backend("reference");
+    runner r;
+    char from[512], path[128];
+    runner_open(&r, "gemma4-dense", TD_FORMAT_F32, false, be);
+    snprintf(path, sizeof path, "%s/assistant.gguf", dir);
+    gguf_convert(fixture_path("gemma4-dense-assistant", NULL, from, sizeof from), path, TD_FORMAT_F32);
+    td_checkpoint *ck;
+    td_gemma4_assistant *a;
+    td_gemma4_assistant_options o = td_gemma4_assistant_options_default();
+    o.window_extra = 2; /* as the library that made the vectors has it */
+    ASSERT_OK(td_checkpoint_open(&ck, path, NULL, err));
+    ASSERT_OK(td_gemma4_assistant_open(&a, ck, r.f.model, &o, err));
+    feed(&r, fixture_i32(&r.f, "input_ids", N_IDS), 20);
+    td_kv_pages tables[2] = {td_kv_seq_pages(r.seq, 0), td_kv_seq_pages(r.seq, 1)};
+    td_token token = *fixture_i32(&r.f, "draft20_first_token", 1);
+    const int32_t *tokens = fixture_i32(&r.f, "draft20_tokens", 4);
+    int32_t pos = 20, n_keys = 20;
+    for (int j = 0; j < 4; j++) {
+        td_gemma4_step step = {.n = 1,
+                               .token = &token,
+                               .pos = &pos,
+                               .pages = {&tables[0], &tables[1]},
+                               .n_keys = &n_keys,
+                               .hidden = r.hidden + 19 * N_EMBD,
+                               .logits = r.logits};
+        ASSERT_OK(td_gemma4_assistant_step(a, &step, err));
+        check("draft logits", "gemma4-dense",
+              max_difference(r.logits, fixture_f32(&r.f, "draft20_logits", 4 * N_VOCAB) + (size_t)j * N_VOCAB, N_VOCAB),
+              2 * TOLERANCE);
+        for (token = 0; token < N_VOCAB && r.logits[token] < r.logits[tokens[j]]; token++)
+            ;
+        token = tokens[j];
+    }
+    td_gemma4_assistant_close(&a);
+    td_checkpoint_close(&ck);
+    unlink(path);
+    runner_close(&r);
+    td_backend_close(&be);
+}
+
+/* ---- quantised files ---- */
+
+static void quantised_files_match_their_own_values(void **state) {
+    (void)state;
+    static const td_format formats[] = {TD_FORMAT_Q8_0, TD_FORMAT_Q4_0, TD_FORMAT_F16};
+    td_backend *be = fixture_backend("reference");
+    float *want = td_malloc_aligned(N_IDS * N_VOCAB * sizeof *want);
+    for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++)
+        for (size_t i = 0; i < N_MODELS; i++) {
+            runner r;
+            runner_open(&r, models[i], formats[f], true, be);
+            feed(&r, fixture_i32(&r.f, "input_ids", N_IDS), N_IDS);
+            memcpy(want, r.logits, N_IDS * N_VOCAB * sizeof *want);
+            double from_vectors = max_difference(want, fixture_f32(&r.f, "logits", N_IDS * N_VOCAB), N_IDS * N_VOCAB);
+            assert_true(from_vectors > TOLERANCE); /* the weights were rounded */
+            runner_close(&r);
+            runner_open(&r, models[i], formats[f], false, be);
+            assert_string_not_equal(r.f.model->info.weight_format, "f32");
+            feed(&r, fixture_i32(&r.f, "input_ids", N_IDS), N_IDS);
+            check("logits of a quantised file", models[i], max_difference(r.logits, want, N_IDS * N_VOCAB), 1e-6);
+            runner_close(&r);
+        }
+    td_free_aligned(want);
+    td_backend_close(&be);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(f32_files_match_the_vectors),
+        cmocka_unit_test(an_assistant_file_drafts_the_same),
+        cmocka_unit_test(quantised_files_match_their_own_values),
+    };
+    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+}
