@@ -112,7 +112,6 @@ void td_route_props(void *server, td_exchange *x) {
     write_mtp(&o, s->info);
     td_out_member_int(&o, "total_slots", stats.parallel);
     td_out_member_int(&o, "max_queue", stats.max_queue);
-    td_out_member_int(&o, "cache_limit_bytes", (int64_t)stats.cache_limit);
     write_defaults(&o, s);
     write_template(&o, s->model.engine);
     td_out_member_str(&o, "build_info", s->fingerprint);
