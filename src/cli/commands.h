@@ -10,6 +10,7 @@ typedef struct td_command {
 
 int td_command_run(int argc, char **argv);
 int td_command_chat(int argc, char **argv);
+int td_command_serve(int argc, char **argv);
 int td_command_demo(int argc, char **argv);
 int td_command_inspect(int argc, char **argv);
 int td_command_quantize(int argc, char **argv);

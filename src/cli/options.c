@@ -81,7 +81,9 @@ const size_t td_sampling_arg_count = sizeof td_sampling_arg_table / sizeof *td_s
 
 static void log_line(void *user, td_log_level level, const char *message) {
     const td_model_args *args = user;
-    if (level >= TD_LOG_WARN && !args->quiet.given)
+    if (args->log)
+        td_log_write(args->log, level, "%s", message);
+    else if (level >= TD_LOG_WARN && !args->quiet.given)
         td_report_note("tandem: %s: %s", level == TD_LOG_WARN ? "warning" : "error", message);
     else if (args->verbose.given)
         td_report_note("tandem: %s", message);
@@ -111,6 +113,9 @@ static td_engine_options engine_options(const td_opened *o, const td_model_args 
     e.float_activations = args->float_activations.given;
     e.memory_limit = args->memory_limit_mb.v << 20;
     e.ignore_memory = args->ignore_memory.given;
+    if (args->parallel.given)
+        e.parallel = (uint32_t)args->parallel.v;
+    e.cache_bytes = args->cache_mb.v << 20;
     e.log = log_line;
     e.progress = td_progress_show;
     e.user = (void *)args;

@@ -2,6 +2,7 @@
 #ifndef TD_CLI_OPTIONS_H
 #define TD_CLI_OPTIONS_H
 
+#include "base/log.h"
 #include "cli/args.h"
 #include "tandem.h"
 
@@ -12,6 +13,9 @@ typedef struct td_model_args {
     td_arg_text mtp_bits;
     td_arg_text hub_cache;
     td_arg_flag offline;
+    /* Set by commands that have options for them; not in the table. */
+    td_arg_uint parallel, cache_mb;
+    const td_log *log; /* takes what the engine says, instead of stderr */
 } td_model_args;
 
 extern const td_arg td_model_arg_table[];
