@@ -134,6 +134,40 @@ td_cache_match td_prompt_cache_find(const td_prompt_cache *c, const td_token *to
     return q.best;
 }
 
+td_cache_node *td_cache_tree_path(const td_prompt_cache *c, const td_token *tokens, uint32_t n, uint32_t *n_tokens) {
+    search q = {.c = c, .tokens = tokens, .n = n};
+    td_cache_node *x = c->root, *best = NULL;
+    *n_tokens = 0;
+    while (x && q.base < n) {
+        const td_cache_node *parent = x;
+        uint32_t left = n - q.base,
+                 at = td_cache_tree_place(parent, tokens + q.base, left < c->page_tokens ? left : c->page_tokens);
+        x = NULL;
+        for (uint32_t i = at ? at - 1 : 0; i <= at && i < parent->n_children; i++) {
+            uint32_t shared = shared_with(&q, parent->child[i]);
+            if (q.base + shared > *n_tokens) {
+                *n_tokens = q.base + shared;
+                best = parent->child[i];
+                x = shared == c->page_tokens ? best : NULL;
+            }
+        }
+        q.base += c->page_tokens;
+    }
+    return best;
+}
+
+uint32_t td_prompt_cache_forget(td_prompt_cache *c, const td_token *tokens, uint32_t n) {
+    uint32_t n_tokens, gone = 0;
+    td_cache_node *x = td_cache_tree_path(c, tokens, n, &n_tokens);
+    while (x && x->parent && !x->n_children && !x->n_pins) {
+        td_cache_node *parent = x->parent;
+        gone += x->n_tokens;
+        td_cache_tree_drop(c, x);
+        x = parent;
+    }
+    return gone;
+}
+
 /* ---- trails ---- */
 
 static void move_to(td_cache_trail *t, td_cache_node *x) {
@@ -206,6 +240,13 @@ void td_cache_trail_adopt(td_cache_trail *t, const td_cache_match *m, td_kv_seq 
     move_to(t, m->length == m->node->depth * c->page_tokens ? m->node : m->node->parent);
 }
 
+bool td_cache_trail_add(td_cache_trail *t, const td_cache_page *p) {
+    td_cache_node *x = td_cache_tree_add(t->cache, t->node, p);
+    if (x && p->n == t->cache->page_tokens)
+        move_to(t, x);
+    return x != NULL;
+}
+
 static td_cache_page page_at(const td_cache_trail *t, const td_token *tokens, uint32_t n, const td_kv_seq *kv) {
     td_cache_page p = {.tokens = tokens + t->n_pages * t->cache->page_tokens, .n = n, .run = t->run};
     for (uint32_t g = 0; g < t->cache->model->kv.n_groups; g++)
@@ -219,10 +260,7 @@ void td_cache_trail_follow(td_cache_trail *t, const td_token *tokens, uint32_t n
     uint32_t n_pages = n / t->cache->page_tokens;
     while (t->n_pages < n_pages && t->tried < n_pages) {
         td_cache_page p = page_at(t, tokens, t->cache->page_tokens, kv);
-        td_cache_node *x = td_cache_tree_add(t->cache, t->node, &p);
-        if (x)
-            move_to(t, x);
-        else
+        if (!td_cache_trail_add(t, &p))
             t->tried = n_pages;
     }
 }
@@ -234,7 +272,7 @@ void td_cache_trail_end(td_cache_trail *t, const td_token *tokens, uint32_t n, c
     uint32_t rest = n % t->cache->page_tokens;
     if (rest && t->n_pages == n / t->cache->page_tokens) {
         td_cache_page p = page_at(t, tokens, rest, kv);
-        td_cache_tree_add(t->cache, t->node, &p);
+        td_cache_trail_add(t, &p);
     }
 }
 

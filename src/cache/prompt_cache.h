@@ -45,6 +45,9 @@ typedef struct td_prompt_cache_stats {
 
 td_prompt_cache_stats td_prompt_cache_describe(const td_prompt_cache *cache);
 
+/* Lets go of this text, from its end back to where others share it; returns the tokens that went. */
+uint32_t td_prompt_cache_forget(td_prompt_cache *cache, const td_token *tokens, uint32_t n);
+
 /* ---- for sequences ---- */
 
 /* The longest prefix of tokens[0..n) that can be reused: `length` of them, 0: none. Valid until the cache changes. */

@@ -59,6 +59,12 @@ typedef struct td_cache_page {
     uint64_t run;
 } td_cache_page;
 
+/* Adds a page behind the trail, which goes on behind it if it is whole. False: no room. */
+bool td_cache_trail_add(td_cache_trail *t, const td_cache_page *p);
+
+/* The path of tokens[0..n): pages whole or, the last, partial. NULL when nothing is there. */
+td_cache_node *td_cache_tree_path(const td_prompt_cache *c, const td_token *tokens, uint32_t n, uint32_t *n_tokens);
+
 td_status td_cache_tree_open(td_prompt_cache *c, td_error *err) TD_MUST_CHECK;
 void td_cache_tree_close(td_prompt_cache *c);
 
