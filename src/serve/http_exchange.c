@@ -226,7 +226,8 @@ void td_exchange_abort(td_exchange *x) {
 
 void td_exchange_hung_up(td_exchange *x) {
     pthread_mutex_lock(&x->lock);
-    if (!x->replied || (x->streaming && !x->ended))
+    x->hung_up = true;
+    if (x->suspended)
         td_exchange_abort_locked(x);
     pthread_mutex_unlock(&x->lock);
 }

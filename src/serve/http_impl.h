@@ -31,7 +31,7 @@
 #define TD_HTTP_LINGER_NS 2000000000
 /* Between a client's hanging up and the end of its connection: what it sent before is still read, and answered when
  * that takes no longer. */
-#define TD_HTTP_HANGUP_NS 50000000
+#define TD_HTTP_HANGUP_NS 1000000000
 
 /* Where a connection is, for the keeper. Guarded by td_http.lock. */
 typedef enum td_conn_phase {
@@ -123,6 +123,7 @@ struct td_exchange {
     bool replied; /* a status is chosen */
     bool queued;  /* and libmicrohttpd has it */
     bool streaming, ended;
+    bool hung_up; /* the client has closed, or half closed: nothing is waited for */
     bool aborted;
     bool cut; /* the reply went past libmicrohttpd, which must close */
     unsigned status;
@@ -174,7 +175,7 @@ td_status td_exchange_refuse(td_exchange *x, unsigned status, const char *code, 
 td_exchange *td_exchange_new(td_http *h, struct MHD_Connection *connection, const char *method, const char *path);
 void td_exchange_abort_locked(td_exchange *x);
 void td_exchange_resume_locked(td_exchange *x);
-/* The client has hung up: what nobody will hear the end of is aborted. Under td_http.lock. */
+/* The client has hung up: it gets what is there, and when that runs out the exchange is aborted. Under td_http.lock. */
 void td_exchange_hung_up(td_exchange *x);
 
 /* http.c */

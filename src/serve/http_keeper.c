@@ -104,11 +104,10 @@ static void hang_up(td_http *h, td_conn *c) {
     if (c->fd < 0 || c->over)
         return;
     c->hung_up = true;
-    if (c->phase == TD_CONN_ANSWERED) {
-        if (c->exchange)
-            td_exchange_hung_up(c->exchange);
+    if (c->exchange)
+        td_exchange_hung_up(c->exchange);
+    if (c->phase == TD_CONN_ANSWERED)
         return;
-    }
     int64_t soon = td_clock_ns() + TD_HTTP_HANGUP_NS;
     if (!c->deadline_ns || c->deadline_ns > soon)
         c->deadline_ns = soon;

@@ -178,6 +178,8 @@ static ssize_t take(void *cls, uint64_t position, char *to, size_t room) {
     td_exchange *x = cls;
     ssize_t n = 0;
     pthread_mutex_lock(&x->lock);
+    if (x->hung_up && unsent(x) == 0 && !x->ended)
+        td_exchange_abort_locked(x);
     if (x->aborted)
         n = MHD_CONTENT_READER_END_WITH_ERROR;
     else if (unsent(x) > 0) {

@@ -55,6 +55,7 @@ static bool enlist(td_http *h, td_exchange *x, td_conn *c) {
         h->n_exchanges++;
         x->conn = c;
         x->fd = c->fd;
+        x->hung_up = c->hung_up;
         memcpy(x->peer, c->peer, sizeof x->peer);
         c->exchange = x;
         c->phase = TD_CONN_BODY;
@@ -289,6 +290,8 @@ static void cut(td_exchange *x, unsigned status, const char *code, const char *m
 static enum MHD_Result deliver(td_exchange *x) {
     pthread_mutex_lock(&x->lock);
     struct MHD_Response *r = x->response;
+    if (!r && x->hung_up)
+        td_exchange_abort_locked(x);
     if (x->aborted || x->cut) {
         pthread_mutex_unlock(&x->lock);
         return MHD_NO;

@@ -52,14 +52,20 @@ static td_exchange *take(void) {
     return x;
 }
 
+static void now(void *user, td_exchange *x) {
+    (void)user;
+    td_exchange_reply(x, 200, NULL, "now", 3, NULL, 0);
+}
+
 static const td_http_route routes[] = {
+    {"GET", "/now", 0, NULL, now, NULL},
     {"GET", "/later", 0, NULL, later, NULL},
     {"POST", "/later", 0, NULL, later, NULL},
 };
 
 static td_http *open_server(td_http_options *o) {
     o->routes = routes;
-    o->n_routes = 2;
+    o->n_routes = sizeof routes / sizeof routes[0];
     td_http *h;
     td_error err;
     if (td_http_open(&h, o, &err) != TD_OK)
@@ -103,12 +109,26 @@ static int check_blocks(void **state) {
     return td_alloc_live() == (long)(intptr_t)*state ? 0 : 1;
 }
 
-/* The client's leaving has reached this machine's other end: a moment on loopback. */
-static bool gone_soon(td_exchange *x) {
-    for (int i = 0; i < 2000; i++, usleep(1000))
+/* The first look tells that a client has left; over TCP, the first after the news has come round the loopback. */
+static bool seen_gone(td_exchange *x, bool tcp) {
+    for (int i = 0; i < (tcp ? 2000 : 1); i++, usleep(1000))
         if (!td_exchange_alive(x))
             return true;
     return false;
+}
+
+/* Listening on TCP and on a Unix socket in a directory of its own. */
+typedef struct place {
+    char dir[32], address[64];
+} place;
+
+static place make_place(bool tcp) {
+    place p = {"/tmp/tandem-http-XXXXXX", "127.0.0.1"};
+    if (!tcp) {
+        assert_non_null(mkdtemp(p.dir));
+        snprintf(p.address, sizeof p.address, "unix:%s/s", p.dir);
+    }
+    return p;
 }
 
 /* ---- later ---- */
@@ -166,54 +186,59 @@ static void a_forsaken_exchange_is_a_500(void **state) {
 
 typedef void (*leave_fn)(client *c);
 
-/* Queued, nothing said yet: one look at the socket tells, and the connection's place is free again. */
+/* Queued, nothing said yet: one look at the socket tells, the place is free again, the neighbour lives on. */
+static void leave_the_queue(td_http *h, const char *address, leave_fn leave, bool tcp) {
+    client c = client_connect(address, td_http_port(h)), other = client_connect(address, td_http_port(h));
+    assert_true(client_puts(&c, GET));
+    td_exchange *x = take();
+    assert_true(client_puts(&other, GET));
+    td_exchange *y = take();
+    assert_true(td_exchange_alive(x));
+    leave(&c);
+    assert_true(seen_gone(x, tcp));
+    assert_int_equal(td_exchange_reply(x, 200, NULL, "a", 1, NULL, 0), TD_E_CANCELLED);
+    assert_int_equal(td_exchange_begin(x, 200, NULL, NULL, 0), TD_E_CANCELLED);
+    assert_int_equal(td_exchange_write(x, "a", 1), TD_E_CANCELLED);
+    td_exchange_end(x);
+    td_exchange_abort(x);
+    td_exchange_release(x);
+    assert_true(td_exchange_alive(y));
+    assert_int_equal(td_exchange_reply(y, 200, NULL, "a", 1, NULL, 0), TD_OK);
+    client_reply r;
+    assert_true(client_read(&other, &r, false));
+    assert_int_equal(r.status, 200);
+    client_reply_free(&r);
+    td_exchange_release(y);
+    client_close(&other);
+    client_close(&c);
+}
+
 static void a_client_that_leaves_the_queue_is_seen(void **state) {
     (void)state;
     static const leave_fn leave[] = {client_close, client_reset, client_half_close};
-    td_http_options o = td_http_options_default();
-    td_http *h = open_server(&o);
-    for (int i = 0; i < 3; i++) {
-        client c = client_connect("127.0.0.1", td_http_port(h));
-        client other = client_connect("127.0.0.1", td_http_port(h));
-        assert_true(client_puts(&c, GET));
-        td_exchange *x = take();
-        assert_true(client_puts(&other, GET));
-        td_exchange *y = take();
-        assert_true(td_exchange_alive(x));
-        leave[i](&c);
-        assert_true(gone_soon(x));
-        assert_int_equal(td_exchange_reply(x, 200, NULL, "a", 1, NULL, 0), TD_E_CANCELLED);
-        assert_int_equal(td_exchange_begin(x, 200, NULL, NULL, 0), TD_E_CANCELLED);
-        assert_int_equal(td_exchange_write(x, "a", 1), TD_E_CANCELLED);
-        td_exchange_end(x);
-        td_exchange_abort(x);
-        td_exchange_release(x);
-        assert_true(td_exchange_alive(y)); /* the neighbour lives on */
-        assert_int_equal(td_exchange_reply(y, 200, NULL, "a", 1, NULL, 0), TD_OK);
-        client_reply r;
-        assert_true(client_read(&other, &r, false));
-        assert_int_equal(r.status, 200);
-        client_reply_free(&r);
-        td_exchange_release(y);
-        client_close(&other);
-        client_close(&c);
+    for (int tcp = 0; tcp < 2; tcp++) {
+        place p = make_place(tcp);
+        td_http_options o = td_http_options_default();
+        o.host = p.address;
+        td_http *h = open_server(&o);
+        for (int i = 0; i < 3; i++)
+            leave_the_queue(h, p.address, leave[i], tcp);
+        settle(h);
+        assert_int_equal(td_http_stats_get(h).n_gone, 3);
+        close_server(&h);
+        rmdir(p.dir);
     }
-    settle(h);
-    assert_int_equal(td_http_stats_get(h).n_gone, 3);
-    close_server(&h);
 }
 
-/* In the middle of a silent stream, over TCP and over a Unix socket. */
+/* In the middle of a silent stream. */
 static void a_client_that_leaves_a_stream_is_seen(void **state) {
     (void)state;
-    char dir[] = "/tmp/tandem-http-XXXXXX", address[64];
-    assert_non_null(mkdtemp(dir));
-    snprintf(address, sizeof address, "unix:%s/s", dir);
-    for (int i = 0; i < 2; i++) {
+    for (int tcp = 0; tcp < 2; tcp++) {
+        place p = make_place(tcp);
         td_http_options o = td_http_options_default();
-        o.host = i ? address : "127.0.0.1";
+        o.host = p.address;
         td_http *h = open_server(&o);
-        client c = client_connect(o.host, td_http_port(h));
+        client c = client_connect(p.address, td_http_port(h));
         assert_true(client_puts(&c, GET));
         td_exchange *x = take();
         assert_int_equal(td_exchange_begin(x, 200, TD_SSE_TYPE, NULL, 0), TD_OK);
@@ -221,12 +246,43 @@ static void a_client_that_leaves_a_stream_is_seen(void **state) {
         assert_true(client_wait(&c, "data: 1\n\n"));
         assert_true(td_exchange_alive(x));
         client_close(&c);
-        assert_true(gone_soon(x));
+        assert_true(seen_gone(x, tcp));
         assert_int_equal(td_exchange_write(x, "data: 2\n\n", 9), TD_E_CANCELLED);
         td_exchange_release(x);
         close_server(&h);
+        rmdir(p.dir);
     }
-    rmdir(dir);
+}
+
+/* Nobody looks: the exchange is aborted all the same, so that a stuck producer's place is free. */
+static void a_client_that_leaves_is_noticed_unasked(void **state) {
+    (void)state;
+    td_http_options o = td_http_options_default();
+    td_http *h = open_server(&o);
+    client c = client_connect("127.0.0.1", td_http_port(h));
+    assert_true(client_puts(&c, GET));
+    td_exchange *x = take();
+    client_close(&c);
+    settle(h);
+    td_exchange_release(x);
+    close_server(&h);
+}
+
+/* A client that has half closed after its request still gets an answer that is there at once. */
+static void a_half_closed_request_is_answered_when_that_is_quick(void **state) {
+    (void)state;
+    td_http_options o = td_http_options_default();
+    td_http *h = open_server(&o);
+    client c = client_connect("127.0.0.1", td_http_port(h));
+    client_reply r;
+    assert_true(client_puts(&c, "GET /now HTTP/1.1\r\n" HOST "\r\n"));
+    client_half_close(&c);
+    assert_true(client_read(&c, &r, false));
+    assert_int_equal(r.status, 200);
+    assert_true(client_wait_closed(&c));
+    client_reply_free(&r);
+    client_close(&c);
+    close_server(&h);
 }
 
 /* Nobody asks alive(): the writes themselves find out. */
@@ -502,6 +558,8 @@ int main(void) {
         TEST(a_forsaken_exchange_is_a_500),
         TEST(a_client_that_leaves_the_queue_is_seen),
         TEST(a_client_that_leaves_a_stream_is_seen),
+        TEST(a_client_that_leaves_is_noticed_unasked),
+        TEST(a_half_closed_request_is_answered_when_that_is_quick),
         TEST(writes_find_out_too),
         TEST(each_write_reaches_the_client_by_itself),
         TEST(what_is_written_before_the_end_arrives_whole),
