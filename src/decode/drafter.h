@@ -11,6 +11,20 @@
 
 typedef struct td_drafter td_drafter;
 
+/* ---- when a draft ends before its depth ---- */
+
+#define TD_CONFIDENCE_BINS 8 /* classes of a drafter's probabilities */
+uint32_t td_confidence_bin(float probability);
+
+typedef struct td_draft_stop {
+    float min_prob;                  /* the product of the tokens' probabilities stays at or above this; 0: no limit */
+    float worth[TD_CONFIDENCE_BINS]; /* how often tokens of such a probability are accepted */
+    float typical[TD_MAX_DRAFT];     /* and tokens of unknown probability, by position */
+    float least[TD_MAX_DRAFT]; /* a draft of i + 1 tokens goes on while it is this likely to be accepted as a whole */
+} td_draft_stop;
+
+/* ---- drafting ---- */
+
 /* One sequence of a round. */
 typedef struct td_draft {
     void *state;            /* the drafter's own, from open_seq; NULL when it keeps none */
@@ -22,10 +36,24 @@ typedef struct td_draft {
     td_history *history;                          /* as it stands after the newest token; left as it was */
     bool (*is_end)(const void *user, td_token t); /* an end token ends the draft (and is its last token) */
     const void *is_end_user;
-    uint32_t depth; /* tokens wanted, >= 1, <= TD_MAX_DRAFT */
-    td_token *out;  /* [depth] */
-    uint32_t n_out; /* tokens proposed, 0..depth */
+    uint32_t depth;            /* tokens wanted, >= 1, <= TD_MAX_DRAFT */
+    const td_draft_stop *stop; /* NULL: none */
+    td_token *out;             /* [depth] */
+    float *confidence; /* [depth] the drafter's probability of each token; negative: it has none; NULL: not wanted */
+    uint32_t n_out;    /* tokens proposed, 0..depth */
+    uint32_t n_steps;  /* of the drafter that this took, as far as it counts them */
+    /* the drafter's, by td_draft_begin and td_draft_take */
+    float product, reach; /* of the probabilities; of what they are worth */
+    bool ended;
 } td_draft;
+
+/* What drafters that go a token at a time share. begin: nothing is drafted. take: the next token, of this probability
+ * (negative: unknown), becomes part of the draft and of its history, unless the draft ends before it. goes_on: another
+ * token is wanted. release: the history is again as it was. */
+void td_draft_begin(td_draft *b);
+void td_draft_take(td_draft *b, td_token t, float probability);
+bool td_draft_goes_on(const td_draft *b);
+void td_draft_release(td_draft *b);
 
 /* Rows of one sequence that a pass has computed and that stay: known tokens and accepted drafts. */
 typedef struct td_observed {
@@ -60,6 +88,7 @@ struct td_drafter {
     uint64_t weight_bytes; /* of its weights, wherever they lie */
     uint64_t heap_bytes;   /* allocated for it */
     uint32_t max_seqs;     /* sequences of one draft() */
+    uint32_t free_from;    /* drafts behind this many cost no step; 0: all do */
     bool all_rows;         /* wants to observe the hidden state of every row, and writes K/V of its own at positions up
                             * to n_tokens - 1 + depth of the trunk's pages; the model must be opened with mtp */
 };

@@ -37,15 +37,14 @@ static uint32_t compact(assistant_drafter *d, td_draft *batch, uint32_t n, uint3
     uint32_t width = d->trunk->info.n_embd, kept = 0;
     for (uint32_t r = 0; r < n; r++) {
         td_draft *b = &batch[d->live[r]];
-        td_token t = b->out[j];
-        if (b->n_out >= b->depth || b->is_end(b->is_end_user, t))
+        if (!td_draft_goes_on(b))
             continue;
         if (kept != r) {
             memmove(d->step.hidden + (size_t)kept * width, d->step.hidden + (size_t)r * width, width * sizeof(float));
             set_row(d, kept, b);
             d->live[kept] = d->live[r];
         }
-        d->token[kept++] = t;
+        d->token[kept++] = b->out[j];
     }
     return kept;
 }
@@ -56,11 +55,11 @@ static td_status draw(assistant_drafter *d, td_draft *batch, uint32_t n, uint32_
     bool shortlist = td_gemma4_assistant_describe(d->a)->centroids;
     for (uint32_t r = 0; r < n; r++) {
         td_draft *b = &batch[d->live[r]];
+        td_token t;
         TD_TRY(td_sample(d->sampler, b->sampling, b->history, d->step.logits + (size_t)r * n_candidates,
                          shortlist ? d->step.candidate + (size_t)r * n_candidates : NULL, NULL, n_candidates,
-                         b->n_tokens + j, &b->out[j], err));
-        td_history_add(b->history, b->out[j]);
-        b->n_out = j + 1;
+                         b->n_tokens + j, &t, err));
+        td_draft_take(b, t, td_sampler_confidence(d->sampler));
     }
     return TD_OK;
 }
@@ -69,7 +68,7 @@ static td_status draft(td_drafter *base, td_draft *batch, uint32_t n, td_error *
     assistant_drafter *d = (assistant_drafter *)base;
     uint32_t width = d->trunk->info.n_embd;
     for (uint32_t r = 0; r < n; r++) {
-        batch[r].n_out = 0;
+        td_draft_begin(&batch[r]);
         d->live[r] = r;
         d->token[r] = batch[r].tokens[batch[r].n_tokens - 1];
         memcpy(d->step.hidden + (size_t)r * width, batch[r].hidden, width * sizeof(float));
@@ -85,8 +84,7 @@ static td_status draft(td_drafter *base, td_draft *batch, uint32_t n, td_error *
             live = compact(d, batch, live, j);
     }
     for (uint32_t r = 0; r < n; r++)
-        for (uint32_t j = 0; j < batch[r].n_out; j++)
-            td_history_remove(batch[r].history, batch[r].out[j]);
+        td_draft_release(&batch[r]);
     /* A drafter whose numbers fail proposes nothing; the trunk decides whether that is an error of the request. */
     if (st == TD_E_NUMERIC) {
         for (uint32_t r = 0; r < n; r++)

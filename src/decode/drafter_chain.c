@@ -60,6 +60,7 @@ static td_status draft(td_drafter *base, td_draft *batch, uint32_t n, td_error *
     TD_TRY(d->inner->ops->draft(d->inner, d->drafts, n, err));
     for (uint32_t r = 0; r < n; r++) {
         batch[r].n_out = d->drafts[r].n_out;
+        batch[r].n_steps = d->drafts[r].n_steps;
         td_lookup_extend(((chain_seq *)batch[r].state)->ngrams, &batch[r]);
     }
     return TD_OK;
@@ -116,6 +117,7 @@ td_status td_drafter_chain_open(td_drafter **out, td_drafter *inner, const td_dr
                            .weight_bytes = inner->weight_bytes,
                            .heap_bytes = inner->heap_bytes + inner->max_seqs * td_ngrams_bytes(&opt->ngrams),
                            .max_seqs = inner->max_seqs,
+                           .free_from = opt->inner_depth,
                            .all_rows = inner->all_rows};
     memcpy(d->base.format, inner->format, sizeof d->base.format);
     d->inner = inner;

@@ -199,7 +199,7 @@ static uint32_t first_rows(heads_drafter *d, td_draft *batch, uint32_t n) {
     begin_pass(d);
     for (uint32_t b = 0; b < n; b++) {
         heads_seq *s = batch[b].state;
-        batch[b].n_out = 0;
+        td_draft_begin(&batch[b]);
         if (!s->n_pending || s->n_rows != batch[b].n_tokens - 1)
             continue;
         add_pending(d, add_seq(d, batch[b].kv), s, batch[b].tokens);
@@ -216,7 +216,7 @@ static uint32_t next_rows(heads_drafter *d, td_draft *batch, uint32_t live, uint
     begin_pass(d);
     for (uint32_t r = 0; r < live; r++) {
         td_draft *b = &batch[d->live[r]];
-        if (b->n_out >= b->depth || b->is_end(b->is_end_user, b->out[j]))
+        if (!td_draft_goes_on(b))
             continue;
         add_row(d, add_seq(d, b->kv), b->n_tokens - 1 + j, b->out[j], d->out + (size_t)r * d->trunk->info.n_embd);
         ask(d);
@@ -228,10 +228,10 @@ static uint32_t next_rows(heads_drafter *d, td_draft *batch, uint32_t live, uint
 static td_status draw(heads_drafter *d, td_draft *batch, uint32_t live, uint32_t j, td_error *err) {
     for (uint32_t r = 0; r < live; r++) {
         td_draft *b = &batch[d->live[r]];
+        td_token t;
         TD_TRY(td_sample(d->sampler, b->sampling, b->history, d->logits + (size_t)r * d->pass.n_words, d->pass.word,
-                         NULL, d->pass.n_words, b->n_tokens + j, &b->out[j], err));
-        td_history_add(b->history, b->out[j]);
-        b->n_out = j + 1;
+                         NULL, d->pass.n_words, b->n_tokens + j, &t, err));
+        td_draft_take(b, t, td_sampler_confidence(d->sampler));
     }
     return TD_OK;
 }
@@ -250,8 +250,7 @@ static td_status draft(td_drafter *base, td_draft *batch, uint32_t n, td_error *
             live = next_rows(d, batch, live, j);
     }
     for (uint32_t b = 0; b < n; b++)
-        for (uint32_t j = 0; j < batch[b].n_out; j++)
-            td_history_remove(batch[b].history, batch[b].out[j]);
+        td_draft_release(&batch[b]);
     /* A drafter whose numbers fail proposes nothing; the trunk decides whether that is an error of the request. */
     if (st == TD_E_NUMERIC) {
         for (uint32_t b = 0; b < n; b++)
@@ -360,7 +359,11 @@ td_status td_drafter_heads_open(td_drafter **out, td_model *trunk, const td_draf
                            .all_rows = true};
     memcpy(d->base.format, trunk->info.mtp_format, sizeof d->base.format);
     d->trunk = trunk;
+    /* a round's rows wait as a whole, unless there are so many sequences that a pass would not hold them */
+    uint32_t share = opt->max_seqs ? trunk->opt.max_rows / opt->max_seqs : 0;
     d->most_pending = trunk->opt.max_tentative + 1;
+    if (share && share < d->most_pending)
+        d->most_pending = share;
     td_status st = check_trunk(d, opt->max_seqs, err);
     if (st == TD_OK)
         st = td_sampler_open(&d->sampler, trunk->info.n_vocab, err);

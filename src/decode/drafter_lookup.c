@@ -61,7 +61,7 @@ static td_status draft(td_drafter *base, td_draft *batch, uint32_t n, td_error *
     (void)base;
     (void)err;
     for (uint32_t r = 0; r < n; r++) {
-        batch[r].n_out = 0;
+        batch[r].n_out = batch[r].n_steps = 0;
         td_lookup_extend(batch[r].state, &batch[r]);
     }
     return TD_OK;

@@ -233,10 +233,6 @@ static td_status step(model_drafter *d, const td_draft *batch, uint32_t n, uint3
 
 /* ---- drafting ---- */
 
-static bool goes_on(const td_draft *b) {
-    return b->n_out < b->depth && !b->is_end(b->is_end_user, b->out[b->n_out - 1]);
-}
-
 /* The j-th draft of every live sequence; returns in *live how many go on. One whose logits are no numbers stops:
  * whether that is an error is for the trunk to say. */
 static td_status draw(model_drafter *d, td_draft *batch, uint32_t n, uint32_t j, uint32_t *live, td_error *err) {
@@ -244,16 +240,17 @@ static td_status draw(model_drafter *d, td_draft *batch, uint32_t n, uint32_t j,
     *live = 0;
     for (uint32_t r = 0; r < n; r++) {
         td_draft *b = &batch[d->live[r]];
+        td_token t;
         td_status st = td_sample(d->sampler, b->sampling, b->history, d->logits + (size_t)r * n_vocab, NULL, NULL,
-                                 n_vocab, (uint64_t)b->n_tokens + j, &b->out[j], err);
+                                 n_vocab, (uint64_t)b->n_tokens + j, &t, err);
         if (st == TD_E_NUMERIC)
             continue;
         TD_TRY(st);
-        b->n_out = j + 1;
-        td_history_add(b->history, b->out[j]);
+        td_draft_take(b, t, td_sampler_confidence(d->sampler));
         reader *s = b->state;
-        s->tokens[s->n++] = b->out[j];
-        if (goes_on(b))
+        if (b->n_out > j)
+            s->tokens[s->n++] = t;
+        if (td_draft_goes_on(b))
             d->live[(*live)++] = d->live[r];
     }
     return TD_OK;
@@ -271,7 +268,7 @@ static td_status draft(td_drafter *base, td_draft *batch, uint32_t n, td_error *
     model_drafter *d = (model_drafter *)base;
     uint32_t live = 0, far = 0;
     for (uint32_t i = 0; i < n; i++) {
-        batch[i].n_out = 0;
+        td_draft_begin(&batch[i]);
         if (batch[i].n_tokens > d->opt.n_ctx)
             continue;
         follow_text(d, batch[i].state, &batch[i]);
@@ -284,8 +281,7 @@ static td_status draft(td_drafter *base, td_draft *batch, uint32_t n, td_error *
     if (st == TD_OK)
         st = draft_all(d, batch, live, err);
     for (uint32_t i = 0; i < n; i++) {
-        for (uint32_t j = 0; j < batch[i].n_out; j++)
-            td_history_remove(batch[i].history, batch[i].out[j]);
+        td_draft_release(&batch[i]);
         if (st == TD_OK)
             drop_drafts(batch[i].state);
         else /* keys and memories of a pass that failed mean nothing */

@@ -8,7 +8,7 @@
 #include "decode/logprobs.h"
 
 static uint32_t sampled_rows(const td_decoder_options *o) {
-    return o->max_seqs * (1 + o->max_depth);
+    return o->max_sampled ? o->max_sampled : o->max_seqs * (1 + o->max_depth);
 }
 
 void td_decoder_model_options(const td_decoder_options *o, td_model_options *m) {
@@ -23,7 +23,9 @@ static td_status alloc_arrays(td_decoder *d, td_error *err) {
     uint32_t n = d->opt.max_seqs;
     d->slots = td_calloc(n, sizeof *d->slots);
     d->drafts = td_calloc(n, sizeof *d->drafts);
-    d->draft_seq = td_calloc(n, sizeof *d->draft_seq);
+    d->asks = td_calloc(n, sizeof *d->asks);
+    d->ask_seq = td_calloc(n, sizeof *d->ask_seq);
+    d->draft_ask = td_calloc(n, sizeof *d->draft_ask);
     d->token = td_calloc(m->max_rows, sizeof *d->token);
     d->pos = td_calloc(m->max_rows, sizeof *d->pos);
     d->row_seq = td_calloc(m->max_rows, sizeof *d->row_seq);
@@ -36,8 +38,9 @@ static td_status alloc_arrays(td_decoder *d, td_error *err) {
     d->logits_out = td_calloc(m->max_logits, sizeof *d->logits_out);
     d->hidden = td_malloc_aligned((size_t)m->max_out * d->model->info.n_embd * sizeof(float));
     d->logits = td_malloc_aligned((size_t)m->max_logits * d->model->info.n_vocab * sizeof(float));
-    bool ok = d->slots && d->drafts && d->draft_seq && d->token && d->pos && d->row_seq && d->n_keys && d->n_sure &&
-              d->n_commit && d->state && d->mark && d->out_row && d->logits_out && d->hidden && d->logits;
+    bool ok = d->slots && d->drafts && d->asks && d->ask_seq && d->draft_ask && d->token && d->pos && d->row_seq &&
+              d->n_keys && d->n_sure && d->n_commit && d->state && d->mark && d->out_row && d->logits_out &&
+              d->hidden && d->logits;
     for (uint32_t g = 0; g < d->model->kv.n_groups; g++) {
         d->pages[g] = td_calloc(n, sizeof *d->pages[g]);
         ok = ok && d->pages[g];
@@ -51,7 +54,7 @@ td_status td_decoder_open(td_decoder **out, td_model *model, td_drafter *drafter
     td_model_options need = {.mtp = drafter && drafter->all_rows};
     td_decoder_model_options(opt, &need);
     if (opt->max_seqs < 1 || opt->prefill_rows < 1 || opt->max_depth > TD_MAX_DRAFT ||
-        model->opt.max_rows < need.max_rows || model->opt.max_out < need.max_out ||
+        sampled_rows(opt) < opt->max_seqs || model->opt.max_rows < need.max_rows || model->opt.max_out < need.max_out ||
         model->opt.max_logits < need.max_logits || (drafter && drafter->max_seqs < opt->max_seqs) ||
         (model->info.state_bytes && model->opt.max_tentative < need.max_tentative))
         return td_fail(err, TD_E_ARG,
@@ -65,7 +68,7 @@ td_status td_decoder_open(td_decoder **out, td_model *model, td_drafter *drafter
     d->pool = pool;
     d->opt = *opt;
     d->prefill_rows = opt->prefill_rows;
-    td_depth_costs_init(&d->costs);
+    d->opt.max_sampled = sampled_rows(opt);
     td_status st = alloc_arrays(d, err);
     if (st == TD_OK)
         st = td_sampler_open(&d->sampler, model->info.n_vocab, err);
@@ -79,8 +82,9 @@ void td_decoder_close(td_decoder **pd) {
     if (!pd || !*pd)
         return;
     td_decoder *d = *pd;
-    void *const parts[] = {d->slots,  d->drafts,   d->draft_seq, d->token, d->pos,     d->row_seq,   d->n_keys,
-                           d->n_sure, d->n_commit, d->state,     d->mark,  d->out_row, d->logits_out};
+    void *const parts[] = {d->slots,    d->drafts, d->asks,    d->ask_seq, d->draft_ask,
+                           d->token,    d->pos,    d->row_seq, d->n_keys,  d->n_sure,
+                           d->n_commit, d->state,  d->mark,    d->out_row, d->logits_out};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         td_free(parts[i]);
     for (uint32_t g = 0; g < TD_KV_MAX_GROUPS; g++)
@@ -98,12 +102,61 @@ void td_decoder_set_prefill(td_decoder *d, uint32_t rows) {
 
 /* ---- draft ---- */
 
-static uint32_t wanted_depth(const td_decoder *d, const td_seq *s) {
+/* Drafts that the sequence may make this round. */
+static uint32_t most_drafts(const td_decoder *d, const td_seq *s) {
     if (!d->drafter || !s->has_hidden || td_seq_pending(s) != 1)
         return 0;
     uint32_t most = td_seq_remaining(s) - 1; /* the round's own sample takes one */
-    most = s->params.depth < most ? s->params.depth : most;
-    return s->params.adaptive ? td_depth_choose(&s->depth, &d->costs, td_kv_seq_length(s->kv), most) : most;
+    return s->params.depth < most ? s->params.depth : most;
+}
+
+/* Appends the asks of the sequences that are, or are not, adaptive. */
+static uint32_t add_asks(td_decoder *d, td_seq *const *seqs, uint32_t n, bool adaptive, uint32_t n_asks) {
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t most = most_drafts(d, seqs[i]);
+        if (!most || seqs[i]->params.adaptive != adaptive)
+            continue;
+        d->ask_seq[n_asks] = i;
+        d->asks[n_asks++] = (td_depth_ask){.depth = &seqs[i]->depth, .most = most, .stop.min_prob = d->opt.min_prob};
+    }
+    return n_asks;
+}
+
+/* Sequences of a fixed depth get it as far as the pass has room, position after position. Returns their drafts. */
+static uint32_t plan_fixed(td_decoder *d, uint32_t first, uint32_t end, uint32_t room) {
+    uint32_t given = 0;
+    for (uint32_t j = 0; j < TD_MAX_DRAFT; j++)
+        for (uint32_t k = first; k < end && given < room; k++)
+            if (d->asks[k].most > j) {
+                d->asks[k].wanted++;
+                given++;
+            }
+    return given;
+}
+
+/* How many drafts each sequence is asked for. Returns the number of asks. */
+static uint32_t plan(td_decoder *d, td_seq *const *seqs, uint32_t n) {
+    uint32_t n_adaptive = add_asks(d, seqs, n, true, 0), n_asks = add_asks(d, seqs, n, false, n_adaptive);
+    uint32_t room = d->opt.max_sampled - n, fixed = plan_fixed(d, n_adaptive, n_asks, room), reading = 0;
+    uint64_t keys = 0, prompt = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t pending = td_seq_pending(seqs[i]);
+        keys += td_kv_seq_length(seqs[i]->kv);
+        reading += pending > 1;
+        prompt += pending > 1 ? pending : 0;
+    }
+    d->plan = (td_depth_round){.asks = d->asks,
+                               .n_asks = n_adaptive,
+                               .n_seqs = n - reading,
+                               .n_rows = n - reading + fixed,
+                               .n_prompt = prompt < d->prefill_rows ? (uint32_t)prompt : d->prefill_rows,
+                               .n_keys = keys,
+                               .most = room - fixed,
+                               .free_from = TD_MAX_DRAFT};
+    if (d->drafter && d->drafter->free_from)
+        d->plan.free_from = d->drafter->free_from;
+    td_depth_plan(&d->costs, &d->plan);
+    return n_asks;
 }
 
 /* Drafts behind one that the constraint refuses would be rows for nothing. */
@@ -112,36 +165,61 @@ static uint32_t possible(const td_seq *s, const td_draft *draft) {
     return c && draft->n_out ? c->ops->accepts(c, draft->out, draft->n_out) : draft->n_out;
 }
 
-static td_status draft_all(td_decoder *d, td_seq *const *seqs, uint32_t n, td_error *err) {
-    uint32_t asked = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        td_seq *s = seqs[i];
-        d->slots[i].n_draft = 0;
-        uint32_t depth = wanted_depth(d, s);
-        if (depth && d->drafter->all_rows && td_kv_seq_reserve(s->kv, 1 + depth, NULL) != TD_OK)
-            depth = 0; /* no pages for its rows; perhaps for the one that is needed */
-        if (!depth)
-            continue;
-        d->draft_seq[asked] = i;
-        d->drafts[asked++] = (td_draft){.state = s->drafter_state,
-                                        .tokens = s->tokens,
-                                        .n_tokens = s->n_tokens,
-                                        .kv = s->kv,
-                                        .hidden = s->hidden,
-                                        .sampling = &s->params.sampling,
-                                        .history = &s->history,
-                                        .is_end = td_seq_is_end,
-                                        .is_end_user = &s->params,
-                                        .depth = depth,
-                                        .out = d->slots[i].draft};
+/* Of the drafts made, those that are fed. */
+static void keep_drafts(td_decoder *d, td_seq *const *seqs, uint32_t n_asks) {
+    for (uint32_t a = 0; a < d->n_asked; a++) {
+        td_depth_ask *ask = &d->asks[d->draft_ask[a]];
+        slot *t = &d->slots[d->ask_seq[d->draft_ask[a]]];
+        t->n_made = ask->n_out = ask->kept = possible(seqs[d->ask_seq[d->draft_ask[a]]], &d->drafts[a]);
+        ask->confidence = t->confidence;
     }
-    if (!asked)
+    td_depth_keep(&d->costs, &d->plan);
+    for (uint32_t k = 0; k < n_asks; k++)
+        d->slots[d->ask_seq[k]].n_draft = d->asks[k].kept;
+}
+
+static void ask_for(td_decoder *d, td_seq *s, uint32_t k) {
+    slot *t = &d->slots[d->ask_seq[k]];
+    for (uint32_t j = 0; j < TD_MAX_DRAFT; j++)
+        t->confidence[j] = -1;
+    d->draft_ask[d->n_asked] = k;
+    d->drafts[d->n_asked++] = (td_draft){.state = s->drafter_state,
+                                         .tokens = s->tokens,
+                                         .n_tokens = s->n_tokens,
+                                         .kv = s->kv,
+                                         .hidden = s->hidden,
+                                         .sampling = &s->params.sampling,
+                                         .history = &s->history,
+                                         .is_end = td_seq_is_end,
+                                         .is_end_user = &s->params,
+                                         .depth = d->asks[k].wanted,
+                                         .stop = &d->asks[k].stop,
+                                         .out = t->draft,
+                                         .confidence = t->confidence};
+}
+
+static td_status draft_all(td_decoder *d, td_seq *const *seqs, uint32_t n, td_error *err) {
+    for (uint32_t i = 0; i < n; i++)
+        d->slots[i].n_draft = d->slots[i].n_made = 0;
+    uint32_t n_asks = plan(d, seqs, n);
+    d->n_asked = 0;
+    for (uint32_t k = 0; k < n_asks; k++) {
+        td_seq *s = seqs[d->ask_seq[k]];
+        uint32_t wanted = d->asks[k].wanted;
+        if (wanted && d->drafter->all_rows && td_kv_seq_reserve(s->kv, 1 + wanted, NULL) != TD_OK)
+            continue; /* no pages for its rows; perhaps for the one that is needed */
+        if (wanted)
+            ask_for(d, s, k);
+    }
+    if (!d->n_asked)
         return TD_OK;
-    td_status st = d->drafter->ops->draft(d->drafter, d->drafts, asked, err);
-    if (st == TD_E_NOMEM || st == TD_E_LIMIT) /* no room to draft is no reason not to answer */
+    td_status st = d->drafter->ops->draft(d->drafter, d->drafts, d->n_asked, err);
+    if (st == TD_E_NOMEM || st == TD_E_LIMIT) { /* no room to draft is no reason not to answer */
+        d->n_asked = 0;
         return TD_OK;
-    for (uint32_t a = 0; a < asked && st == TD_OK; a++)
-        d->slots[d->draft_seq[a]].n_draft = possible(seqs[d->draft_seq[a]], &d->drafts[a]);
+    }
+    if (st == TD_OK)
+        keep_drafts(d, seqs, n_asks);
     return st;
 }
 
@@ -379,13 +457,36 @@ static td_status give_up(td_seq *const *seqs, uint32_t n, td_status st) {
     return st;
 }
 
-/* What a round has shown about depths. Its time says what a depth costs only when one sequence had it to itself, and
- * fed nothing but its newest token and the drafts. */
-static void learn(td_decoder *d, td_seq *s, const slot *t, uint32_t n_keys, int64_t start, int64_t drafted) {
-    if (t->n_known != 1 || !t->samples || !d->drafter)
-        return;
-    double draft = (double)(drafted - start) * 1e-9;
-    td_depth_observe(&s->depth, &d->costs, n_keys, t->n_draft, t->n_accepted, draft, td_clock_since(drafted));
+/* The draft steps that the round had: live[j], sequences in the j-th. A drafter that does not count its steps takes one
+ * a draft. A draft that came to nothing may have been something else (a prompt that was read), so that nothing can be
+ * said: 0. */
+static uint32_t steps_taken(const td_decoder *d, uint32_t live[TD_MAX_DRAFT]) {
+    uint32_t most = 0;
+    memset(live, 0, TD_MAX_DRAFT * sizeof *live);
+    for (uint32_t a = 0; a < d->n_asked; a++) {
+        const td_draft *b = &d->drafts[a];
+        uint32_t steps = b->n_steps ? b->n_steps : b->n_out;
+        if (!steps || steps > TD_MAX_DRAFT)
+            return 0;
+        for (uint32_t j = 0; j < steps; j++)
+            live[j]++;
+        most = steps > most ? steps : most;
+    }
+    return most;
+}
+
+/* What a round has shown about depths. */
+static void learn(td_decoder *d, td_seq *const *seqs, uint32_t n, int64_t start, int64_t drafted) {
+    uint32_t live[TD_MAX_DRAFT], n_steps = steps_taken(d, live), n_drafts = 0;
+    double took = td_clock_since(drafted);
+    for (uint32_t i = 0; i < n; i++)
+        n_drafts += d->slots[i].n_draft;
+    td_depth_saw_round(&d->costs, &d->plan, n_drafts, took, live, n_steps, (double)(drafted - start) * 1e-9);
+    for (uint32_t i = 0; i < n; i++) {
+        const slot *t = &d->slots[i];
+        if (t->samples && t->n_known == 1 && seqs[i]->status == TD_OK)
+            td_depth_learn(&seqs[i]->depth, &d->costs, t->n_made, t->n_draft, t->n_accepted, t->confidence);
+    }
 }
 
 td_status td_round(td_decoder *d, td_seq *const *seqs, uint32_t n, td_error *err) {
@@ -393,7 +494,6 @@ td_status td_round(td_decoder *d, td_seq *const *seqs, uint32_t n, td_error *err
         return td_fail(err, TD_E_ARG, "a round of %u sequences, expected 1 to %u", n, d->opt.max_seqs);
     td_pass pass;
     int64_t start = td_clock_ns();
-    uint32_t n_keys = td_kv_seq_length(seqs[0]->kv);
     td_status st = draft_all(d, seqs, n, err);
     int64_t drafted = td_clock_ns();
     if (st == TD_OK)
@@ -402,7 +502,7 @@ td_status td_round(td_decoder *d, td_seq *const *seqs, uint32_t n, td_error *err
         st = td_model_forward(d->model, &pass, err);
     for (uint32_t i = 0; i < n && st == TD_OK; i++)
         st = commit(d, seqs[i], &d->slots[i], err);
-    if (n == 1 && st == TD_OK && seqs[0]->status == TD_OK)
-        learn(d, seqs[0], &d->slots[0], n_keys, start, drafted);
+    if (st == TD_OK && d->drafter)
+        learn(d, seqs, n, start, drafted);
     return st == TD_OK ? TD_OK : give_up(seqs, n, st);
 }

@@ -27,10 +27,13 @@
 typedef struct td_decoder td_decoder;
 
 typedef struct td_decoder_options {
-    uint32_t max_seqs;      /* sequences of one round */
-    uint32_t prefill_rows;  /* rows of one round that only extend keys, over all sequences */
-    uint32_t max_depth;     /* drafts a sequence and round at most, <= TD_MAX_DRAFT */
-    int n_snapshots;        /* copies of recurrent memory a sequence; 0: TD_SNAPSHOTS, negative: none */
+    uint32_t max_seqs;     /* sequences of one round */
+    uint32_t prefill_rows; /* rows of one round that only extend keys, over all sequences */
+    uint32_t max_depth;    /* drafts a sequence and round at most, <= TD_MAX_DRAFT */
+    uint32_t max_sampled;  /* rows of one round that are sampled, each of which needs room for its logits: >= max_seqs;
+                            * 0: max_seqs * (1 + max_depth), so that every sequence may always draft to max_depth */
+    float min_prob;  /* a draft ends before the product of the drafter's probabilities falls below this; 0: never */
+    int n_snapshots; /* copies of recurrent memory a sequence; 0: TD_SNAPSHOTS, negative: none */
     td_prompt_cache *cache; /* of the same pool; shared by all sequences; NULL: none */
 } td_decoder_options;
 
@@ -105,6 +108,10 @@ td_status td_seq_start(td_seq *seq, const td_token *prompt, uint32_t n_prompt, c
  * and statistics can be read until it is started again. At any time between rounds; a sequence that failed has nothing.
  */
 void td_seq_finish(td_seq *seq);
+
+/* The sequence becomes what td_seq_finish leaves of a text of these tokens: its tokens, and none of their keys. n 0:
+ * it is as new. TD_E_LIMIT: more than its context. */
+td_status td_seq_recall(td_seq *seq, const td_token *tokens, uint32_t n, td_error *err) TD_MUST_CHECK;
 
 /* Known tokens that have no key yet. */
 uint32_t td_seq_pending(const td_seq *seq);

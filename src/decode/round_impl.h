@@ -9,12 +9,14 @@ typedef struct slot {
     uint32_t first_row;    /* of the pass */
     uint32_t n_known;      /* rows of known tokens */
     uint32_t n_draft;      /* rows of drafts behind them */
+    uint32_t n_made;       /* drafts made, n_draft of which are fed */
     uint32_t n_accepted;   /* drafts that were accepted */
     bool samples;          /* the last known row is the newest token's */
     uint32_t first_out;    /* of the sampled rows, among the outputs */
     uint32_t first_logits; /* and among the logits */
     td_snapshot *copy[2];  /* that the pass makes, or NULL */
     td_token draft[TD_MAX_DRAFT];
+    float confidence[TD_MAX_DRAFT]; /* as in td_draft */
 } slot;
 
 struct td_decoder {
@@ -24,10 +26,14 @@ struct td_decoder {
     td_decoder_options opt;
     uint32_t prefill_rows; /* of this round */
     td_depth_costs costs;
+    td_depth_ask *asks;  /* [max_seqs] of the sequences that may draft: adaptive ones, then those of a fixed depth */
+    td_depth_round plan; /* of the adaptive ones */
+    uint32_t n_asked;    /* drafts asked for */
     td_sampler *sampler;
     slot *slots;         /* [max_seqs] */
     td_draft *drafts;    /* [max_seqs] */
-    uint32_t *draft_seq; /* [max_seqs] sequence of each draft */
+    uint32_t *ask_seq;   /* [max_seqs] sequence of each ask */
+    uint32_t *draft_ask; /* [max_seqs] ask of each draft */
     td_token *token;     /* the pass's arrays */
     int32_t *pos, *n_keys, *out_row, *logits_out;
     uint32_t *row_seq, *n_sure, *n_commit;

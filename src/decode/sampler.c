@@ -19,6 +19,9 @@ typedef struct item {
 struct td_sampler {
     uint32_t n_vocab;
     item *items; /* [n_vocab] */
+    /* of the last draw: items[0..n_kept), and the value of the token that was drawn */
+    uint32_t n_kept;
+    float drawn;
 };
 
 td_status td_sampler_open(td_sampler **out, uint32_t n_vocab, td_error *err) {
@@ -229,17 +232,16 @@ static uint32_t filter(item *items, uint32_t n, const td_sampling *p) {
 
 /* argmax of value + noise. A word whose value is more than the noise's whole range below the leader cannot win, so its
  * noise is not drawn. */
-static td_token draw(const item *items, uint32_t n, uint64_t seed, uint64_t position) {
-    uint32_t top = best_of(items, n);
-    td_token winner = items[top].token;
-    double lead = items[top].value + td_rng_gumbel(seed, position, (uint32_t)winner);
+static item draw(const item *items, uint32_t n, uint64_t seed, uint64_t position) {
+    item winner = items[best_of(items, n)];
+    double lead = winner.value + td_rng_gumbel(seed, position, (uint32_t)winner.token);
     for (uint32_t i = 0; i < n; i++) {
         if (items[i].value + TD_GUMBEL_MAX < lead)
             continue;
         double v = items[i].value + td_rng_gumbel(seed, position, (uint32_t)items[i].token);
-        if (v > lead || (v == lead && items[i].token < winner)) {
+        if (v > lead || (v == lead && items[i].token < winner.token)) {
             lead = v;
-            winner = items[i].token;
+            winner = items[i];
         }
     }
     return winner;
@@ -248,22 +250,39 @@ static td_token draw(const item *items, uint32_t n, uint64_t seed, uint64_t posi
 td_status td_sample(td_sampler *s, const td_sampling *p, const td_history *h, const float *logits,
                     const td_token *candidate, const uint64_t *allowed, uint32_t n, uint64_t position, td_token *out,
                     td_error *err) {
+    s->n_kept = 0;
     TD_TRY(fill(s, p, h, logits, candidate, n, err));
     if (allowed)
         n = keep_allowed(s->items, n, allowed);
     if (n == 0)
         return td_fail(err, TD_E_NUMERIC, "no token is left to choose: the constraint allows none");
-    uint32_t best = best_of(s->items, n);
-    if (s->items[best].value == -INFINITY)
+    item drawn = s->items[best_of(s->items, n)];
+    if (drawn.value == -INFINITY)
         return td_fail(err, TD_E_NUMERIC, "no token is left to choose: every logit is -inf");
-    *out = s->items[best].token;
-    if (p->temperature == 0)
-        return TD_OK;
-    for (uint32_t i = 0; i < n; i++)
-        s->items[i].value /= p->temperature;
-    if (!isfinite(s->items[best].value)) /* so near 0 that logit/T leaves a float's range: no noise could matter */
-        return TD_OK;
-    n = filter(s->items, n, p);
-    *out = draw(s->items, n, p->seed, position);
+    /* Next to 0 logit/T leaves a float's range, and no noise could matter. */
+    if (p->temperature > 0 && isfinite(drawn.value / p->temperature)) {
+        for (uint32_t i = 0; i < n; i++)
+            s->items[i].value /= p->temperature;
+        n = filter(s->items, n, p);
+        drawn = draw(s->items, n, p->seed, position);
+    }
+    *out = drawn.token;
+    s->n_kept = n;
+    s->drawn = drawn.value;
     return TD_OK;
+}
+
+/* Of a large vocabulary nearly all words are so far below the best that their exponentials are not worth computing. */
+#define FAR_BELOW 16.0f
+
+float td_sampler_confidence(const td_sampler *s) {
+    if (!s->n_kept)
+        return 0;
+    float best = s->items[best_of(s->items, s->n_kept)].value, sum = 0;
+    for (uint32_t i = 0; i < s->n_kept; i++) {
+        float below = best - s->items[i].value;
+        if (below < FAR_BELOW)
+            sum += expf(-below);
+    }
+    return expf(s->drawn - best) / sum;
 }

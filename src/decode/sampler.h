@@ -45,4 +45,8 @@ td_status td_sample(td_sampler *s, const td_sampling *p, const td_history *h, co
                     const td_token *candidate, const uint64_t *allowed, uint32_t n, uint64_t position, td_token *out,
                     td_error *err) TD_MUST_CHECK;
 
+/* How likely the last td_sample's token was to be drawn: its part of the softmax of what the filters kept, at
+ * temperature 0 of all logits. 0 after a failure. A sampler that nobody asks pays nothing for this. */
+float td_sampler_confidence(const td_sampler *s);
+
 #endif
