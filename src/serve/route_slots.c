@@ -89,8 +89,13 @@ static td_status read_filename(action *a, const td_fields *f) {
     return a->path ? TD_OK : td_fault_of(f->fault, &(td_error){.status = TD_E_NOMEM}, NULL);
 }
 
-static td_status slot_fault(td_fault *fault, const td_error *err) {
+/* What the file is called, not where it lies: that is the server's business. */
+static td_status slot_fault(const action *a, td_fault *fault, const td_error *err) {
+    const char *message = err->message;
+    size_t n = a->path ? strlen(a->path) - strlen(a->filename) : 0;
     td_fault_of(fault, err, "filename");
+    if (n > 0 && strncmp(message, a->path, n) == 0)
+        td_fault_set(fault, fault->status, fault->code, "filename", "%s", message + n);
     if (err->status == TD_E_BUSY) {
         fault->status = 409;
         fault->code = "slot_busy";
@@ -112,7 +117,7 @@ static td_status act(action *a, const char *what, td_fault *fault) {
     else
         st = td_scheduler_erase(a->scheduler, a->slot, &a->n_tokens, &err);
     a->ms = td_clock_since(begin) * 1e3;
-    return st == TD_OK ? TD_OK : slot_fault(fault, &err);
+    return st == TD_OK ? TD_OK : slot_fault(a, fault, &err);
 }
 
 static void write_result(td_json_out *o, const action *a, const char *what) {
