@@ -232,7 +232,8 @@ typedef struct td_constraint_spec {
     const char *tools;       /* OpenAI's array of tools: the answer must be calls of them, in the model's own form */
     const char *tool_name;   /* of this one; NULL: of any */
     bool one_call;           /* a single call */
-    const char *after; /* text that ends the thoughts, before which nothing is constrained; NULL: from the start */
+    bool may_think;          /* thoughts in the model's form may come first, and are not constrained */
+    bool thinking;           /* the prompt has opened them: they do come first */
 } td_constraint_spec;
 
 typedef struct td_request {

@@ -205,6 +205,18 @@ void td_seq_finish(td_seq *s) {
     td_seq_forget(s);
 }
 
+td_status td_seq_recall(td_seq *s, const td_token *tokens, uint32_t n, td_error *err) {
+    if (n > s->capacity)
+        return td_fail(err, TD_E_LIMIT, "a conversation of %u tokens, but the context holds %u", n, s->capacity);
+    td_seq_forget(s);
+    if (n)
+        memcpy(s->tokens, tokens, n * sizeof *tokens);
+    s->n_tokens = s->n_prompt = n;
+    s->n_reused = 0;
+    s->stats = (td_seq_stats){0};
+    return TD_OK;
+}
+
 static uint32_t adopt(td_seq *s, const td_cache_match *m) {
     td_model *model = s->decoder->model;
     td_seq_forget(s);

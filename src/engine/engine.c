@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/memory.h"
+#include "engine/constrain.h"
 #include "engine/module_class.h"
 #include "text/detok.h"
 
@@ -90,6 +91,7 @@ static td_status open_backend(td_engine *e, const td_engine_options *o, td_error
                   {"avx512", TD_ISA_AVX512},
                   {"neon", TD_ISA_NEON}};
     const char *isa = o->isa ? o->isa : "auto";
+    e->float_activations = o->float_activations;
     if (strcmp(isa, "reference") == 0) {
         e->info.isa = "reference";
         e->info.n_threads = 1;
@@ -230,6 +232,7 @@ static td_status open_decoder(td_engine *e, const td_engine_options *o, td_error
 
 static td_status open_all(td_engine *e, const td_engine_options *o, td_error *err) {
     TD_TRY(check_options(o, err));
+    TD_TRY(td_grammars_open(&e->grammars, err));
     TD_TRY(td_hub_resolve(o->model, o->hub_cache, &e->trunk_path, err));
     e->info.model_path = e->trunk_path;
     TD_TRY(td_checkpoint_open(&e->ck, e->trunk_path, &e->log, err));
@@ -275,6 +278,7 @@ void td_engine_close(td_engine **pe) {
     td_checkpoint_close(&e->drafter_ck);
     td_checkpoint_close(&e->ck);
     td_backend_close(&e->be);
+    td_grammars_close(&e->grammars);
     td_tokenizer_close(&e->tokenizer);
     td_chat_template_close(&e->chat);
     td_free(e->tokenizer_error);

@@ -9,6 +9,8 @@
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
+typedef struct td_grammars td_grammars; /* constrain.h */
+
 struct td_engine {
     td_engine_info info;
     td_log log;
@@ -27,8 +29,10 @@ struct td_engine {
     td_decoder_options decoder_options;
     td_decoder *decoder;
     td_prompt_cache *cache; /* or NULL */
-    uint64_t kv_limit;             /* bytes that the keys of all sequences may take; 0: no limit */
-    td_token *end;                 /* [n_end] tokens that end an answer */
+    td_grammars *grammars;
+    bool float_activations;
+    uint64_t kv_limit; /* bytes that the keys of all sequences may take; 0: no limit */
+    td_token *end;     /* [n_end] tokens that end an answer */
     size_t n_end;
     td_logit_bias *banned; /* [n_banned] tokens the model must not give (suppress_tokens) */
     size_t n_banned;

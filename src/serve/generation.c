@@ -403,7 +403,8 @@ static td_constraint_spec constraint_of(const td_generation *g, const td_api_pro
         c.tool_name = r->tool_name;
         c.one_call = r->one_call;
     }
-    c.after = p->thoughts_end;
+    c.may_think = p->may_think;
+    c.thinking = p->opens_reasoning;
     return c;
 }
 

@@ -88,12 +88,8 @@ static td_status render(td_buf *text, const td_engine *e, const td_api_request *
     return r->continue_final ? cut_for_continuing(text, r, fault) : TD_OK;
 }
 
-static const char *thoughts_end(const td_api_prompt *p, const td_api_request *r) {
-    if (p->format.think == TD_REPLY_THINK_TAGS && p->opens_reasoning)
-        return "</think>";
-    if (p->format.think == TD_REPLY_THINK_CHANNEL && (p->opens_reasoning || r->thinking == TD_CHAT_THINKING_ON))
-        return "<channel|>";
-    return NULL;
+static bool may_think(const td_api_prompt *p, const td_api_request *r) {
+    return p->format.think != TD_REPLY_THINK_NONE && (p->opens_reasoning || r->thinking == TD_CHAT_THINKING_ON);
 }
 
 static td_status take_chat(td_api_prompt *p, td_buf *text, const td_engine *e, const td_api_request *r,
@@ -101,7 +97,7 @@ static td_status take_chat(td_api_prompt *p, td_buf *text, const td_engine *e, c
     td_error err = {0};
     TD_TRY(render(text, e, r, fault));
     p->opens_reasoning = td_reply_prompt_opens_reasoning(p->format, text->data, text->size);
-    p->thoughts_end = thoughts_end(p, r);
+    p->may_think = may_think(p, r);
     if (td_engine_tokenize(e, text->data, text->size, false, true, &p->tokens, &p->n, &err) != TD_OK)
         return td_fault_of(fault, &err, "messages");
     if (p->n == 0)

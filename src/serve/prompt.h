@@ -11,9 +11,9 @@ typedef struct td_api_prompt {
     size_t n;
     char *text; /* [n_text] owned: the rendered chat, or a completion's prompt when it is to be echoed; else NULL */
     size_t n_text;
-    td_reply_format format;   /* of the answer: thoughts as the model writes them; calls only when it was given tools */
-    bool opens_reasoning;     /* the prompt ends inside the thoughts */
-    const char *thoughts_end; /* text before which a constraint must not bind; NULL: it binds from the start */
+    td_reply_format format; /* of the answer: thoughts as the model writes them; calls only when it was given tools */
+    bool opens_reasoning;   /* the prompt ends inside the thoughts */
+    bool may_think;         /* thoughts may come first: a constraint binds behind them */
 } td_api_prompt;
 
 /* The conversation through the model's template. 400: no template, tools that the template does not take, what the

@@ -528,6 +528,71 @@ static void draining_takes_nothing_new(void **state) {
     td_engine_close(&e);
 }
 
+/* A conversation outlives its server: saved, restored by another one and continued it is the unbroken one, and what was
+ * restored is not evaluated again. */
+static void a_conversation_outlives_its_server(void **state) {
+    (void)state;
+    char path[] = "/tmp/test_scheduler_XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    char text[1200];
+    size_t n = 0;
+    for (int k = 0; k < 20; k++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s %d. ", openings[k % 8], k);
+    td_token first[MAX_NEW];
+    uint64_t n_tokens, n_bytes;
+    for (int life = 0; life < 2; life++) {
+        td_engine *e = open_engine(2, (uint64_t)64 << 20);
+        td_scheduler *s = open_scheduler(e, 0, 0);
+        ask a;
+        ask_open(&a, e, text, 30);
+        a.q.ignore_eos = true;
+        uint32_t slot_no = 0;
+        if (life == 1) {
+            ASSERT_OK(td_scheduler_restore(s, 1, path, &n_tokens, &n_bytes, err));
+            assert_int_equal(n_tokens, a.n_prompt + 29); /* the last token's key was never needed */
+        }
+        submit(s, &a, 0);
+        ask_wait(&a);
+        if (life == 0) {
+            td_slot_info info;
+            memcpy(first, a.tokens, sizeof first);
+            ASSERT_OK(td_scheduler_slot(s, slot_no, &info, err));
+            if (info.n_prompt == 0)
+                slot_no = 1;
+            ASSERT_OK(td_scheduler_save(s, slot_no, path, &n_tokens, &n_bytes, err));
+            assert_true(n_bytes > 1000);
+            assert_int_equal(a.cached, 0);
+            assert_int_equal(td_scheduler_save(s, 1 - slot_no, path, &n_tokens, &n_bytes, err), TD_E_NOTFOUND);
+            assert_int_equal(td_scheduler_save(s, 2, path, &n_tokens, &n_bytes, err), TD_E_ARG);
+        } else {
+            assert_int_equal(a.cached, a.n_prompt - 1); /* the newest is fed for its logits */
+            assert_memory_equal(a.tokens, first, 30 * sizeof *first);
+            ASSERT_OK(td_scheduler_restore(s, 0, path, &n_tokens, &n_bytes, err));
+            ASSERT_OK(td_scheduler_erase(s, 0, &n_tokens, err));
+            assert_int_equal(n_tokens, a.n_prompt + 29);
+            assert_int_equal(td_scheduler_restore(s, 0, "/nowhere/at/all", &n_tokens, &n_bytes, err), TD_E_NOTFOUND);
+        }
+        ask_close(&a);
+        td_scheduler_close(&s);
+        td_engine_close(&e);
+    }
+    /* another model refuses the file */
+    td_engine_options o = td_engine_options_default();
+    td_engine *e;
+    o.model = TD_FIXTURES "/vectors/gemma4-dense";
+    o.n_ctx = 512;
+    o.n_threads = 1;
+    o.cache_bytes = 1 << 20;
+    ASSERT_OK(td_engine_open(&e, &o, err));
+    td_scheduler *s = open_scheduler(e, 0, 0);
+    assert_int_equal(td_scheduler_restore(s, 0, path, &n_tokens, &n_bytes, err), TD_E_MODEL);
+    td_scheduler_close(&s);
+    td_engine_close(&e);
+    unlink(path);
+}
+
 static void what_cannot_be_served_is_refused_at_once(void **state) {
     (void)state;
     td_engine *e = open_engine(1, 0);
@@ -573,6 +638,7 @@ int main(void) {
         cmocka_unit_test(time_runs_out),
         cmocka_unit_test(closing_ends_everybody_once),
         cmocka_unit_test(draining_takes_nothing_new),
+        cmocka_unit_test(a_conversation_outlives_its_server),
         cmocka_unit_test(what_cannot_be_served_is_refused_at_once),
     };
     return cmocka_run_group_tests(tests, answer_alone, forget_answers);
