@@ -210,7 +210,7 @@ static result answer_resolve(mock_hub *hub, struct MHD_Connection *c, mock_file 
     snprintf(text, sizeof text, "%s\"%s\"", file->lfs ? "" : "W/", file->checksum);
     MHD_add_response_header(r, file->lfs ? "X-Linked-Etag" : "ETag", text);
     if (file->lfs) {
-        MHD_add_response_header(r, "ETag", "\"00000000000000000000000000000000\"");
+        MHD_add_response_header(r, "ETag", "\"0000000000000000000000000000000000000000\"");
         snprintf(text, sizeof text, "%zu", file->size);
         MHD_add_response_header(r, "X-Linked-Size", text);
     }
