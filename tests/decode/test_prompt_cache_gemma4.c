@@ -4,8 +4,11 @@
  * 41, 42 of those collected from the field.) */
 #include "decode/support_decode.h"
 
+#include <unistd.h>
+
 #include "base/alloc.h"
 #include "base/rng.h"
+#include "cache/cache_file.h"
 
 #define N_CTX 200
 #define PLENTY (1u << 28)
@@ -195,6 +198,53 @@ static void drafts_fare_as_in_a_cold_run(void **state) {
         truth_free(&t);
         house_close(&h);
     }
+}
+
+/* Requirement 39. */
+static void a_restart_changes_nothing(void **state) {
+    (void)state;
+    for (size_t f = 0; f < 3; f++)
+        for (int restarted = 0; restarted < 2; restarted++) {
+            stage_options o = {
+                .fixture = fixtures[f], .assistant = true, .max_depth = 4, .page_tokens = 16, .cache_bytes = PLENTY};
+            house h;
+            house_open(&h, o, false);
+            truth old, t;
+            make_text(&h, &old, 50, 40, 9);
+            make_branch(&h, &t, &old, old.n, 9, 60);
+            request(&h, &old, seq_params(0, 4));
+            if (restarted) {
+                char path[] = "/tmp/tandem-restart-XXXXXX";
+                int fd = mkstemp(path);
+                assert_true(fd >= 0);
+                close(fd);
+                td_identity id;
+                td_cache_file_info info;
+                td_token *tokens;
+                ASSERT_OK(td_model_identity(&id, h.s.f.ck, h.s.f.model, NULL, err));
+                ASSERT_OK(td_prompt_cache_save(h.s.cache, old.tokens, old.n, path, &id, &info, err));
+                house_close(&h);
+                house_open(&h, o, false);
+                ASSERT_OK(td_model_identity(&id, h.s.f.ck, h.s.f.model, NULL, err));
+                ASSERT_OK(td_prompt_cache_load(h.s.cache, path, &id, &tokens, &info, err));
+                assert_int_equal(info.n_tokens, old.n - 1);
+                td_free(tokens);
+                unlink(path);
+            }
+            static td_seq_stats unbroken;
+            td_seq *seq = stage_seq(&h.s, N_CTX);
+            td_seq_params p = seq_params(60, 4);
+            seq_start(seq, t.tokens, t.n_prompt, &p);
+            assert_int_equal(seq->n_reused, old.n - 1);
+            play(&h, seq, &t);
+            if (restarted)
+                assert_memory_equal(&seq->stats, &unbroken, sizeof unbroken);
+            unbroken = seq->stats;
+            td_seq_close(&seq);
+            truth_free(&old);
+            truth_free(&t);
+            house_close(&h);
+        }
 }
 
 /* One sequence that is started again and again without being finished: what it held is offered then. */
@@ -486,6 +536,7 @@ int main(void) {
         cmocka_unit_test(every_split_equals_a_cold_run_without_drafts),
         cmocka_unit_test(each_turn_evaluates_only_what_is_new),
         cmocka_unit_test(drafts_fare_as_in_a_cold_run),
+        cmocka_unit_test(a_restart_changes_nothing),
         cmocka_unit_test(a_sequence_started_again_has_given_what_it_held),
         cmocka_unit_test(sequences_begin_on_pages_of_those_that_go_on),
         cmocka_unit_test(any_budget_gives_the_same_text),
