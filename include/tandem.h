@@ -85,7 +85,11 @@ typedef struct td_engine_options {
     const char *draft_model; /* directory or hub id of a whole smaller model of the same vocabulary */
     bool lookup;             /* prompt lookup, alone or behind the other drafter's drafts */
     const char *hub_cache;   /* a Hugging Face hub cache directory, or NULL */
-    uint32_t num_mtp_tokens; /* drafts a round: 0..TD_MAX_DRAFT, or TD_DEPTH_AUTO (the default): as many as pay */
+    uint32_t num_mtp_tokens; /* drafts a round and sequence at most, 0..TD_MAX_DRAFT; each round makes as many of them
+                              * as pay. TD_DEPTH_AUTO (the default): 8 */
+    bool mtp_fixed;          /* num_mtp_tokens drafts every round, whether they pay or not */
+    float mtp_min_prob;      /* 0..1: a draft ends before the product of the probabilities that the drafter gives its
+                              * tokens falls below this; 0 (the default): it ends where it does not pay */
     uint32_t mtp_bits;       /* 16, 8 or 4: width the heads' matrices are kept in; 0: the trunk's width (assistant), as
                               * the file has them (heads in the checkpoint) */
     uint32_t mtp_shortlist;  /* heads in the checkpoint score this many words; 0: all. Changes speed, never text */
@@ -245,7 +249,8 @@ typedef struct td_request {
     const char *const *stop; /* [n_stop] strings that end the answer and are not part of it */
     size_t n_stop;
     bool no_mtp;        /* plain decoding for this request */
-    int num_mtp_tokens; /* drafts a round at most; -1: the engine's depth */
+    int num_mtp_tokens; /* drafts a round at most, up to the engine's depth; -1: the engine's depth. When that is fixed
+                         * (mtp_fixed), so is this */
     bool special;       /* special tokens appear in the text */
     int n_logprobs;     /* alternatives a token to report, 0..TD_MAX_LOGPROBS; -1: no log-probabilities */
     td_constraint_spec constraint;

@@ -21,7 +21,10 @@ const td_arg td_model_arg_table[] = {
     {"no-mtp", 0, TD_ARG_FLAG, M(no_mtp), 0, 0, NULL, "leave draft heads unused"},
     {"mtp-assistant-model", 0, TD_ARG_TEXT, M(assistant), 0, 0, "PATH-OR-ID", "draft with this assistant checkpoint"},
     {"num-mtp-tokens", 0, TD_ARG_UINT, M(num_mtp_tokens), 0, TD_MAX_DRAFT, "N|auto",
-     "drafts a round, 0 to 16; 0 decodes plainly (default auto: as many as pay)"},
+     "drafts a round at most, 0 to 16, as many of them as pay; 0 decodes plainly (default auto: 8)"},
+    {"mtp-fixed", 0, TD_ARG_FLAG, M(mtp_fixed), 0, 0, NULL, "make --num-mtp-tokens drafts every round, paid or not"},
+    {"mtp-min-prob", 0, TD_ARG_FLOAT, M(mtp_min_prob), 0, 1, "P",
+     "end a draft that its drafter holds less likely than P (default 0: where it does not pay)"},
     {"draft-model", 0, TD_ARG_TEXT, M(draft_model), 0, 0, "PATH-OR-ID",
      "draft with this smaller model of the same vocabulary"},
     {"num-draft-tokens", 0, TD_ARG_UINT, M(num_mtp_tokens), 0, TD_MAX_DRAFT, "N|auto", NULL},
@@ -101,6 +104,9 @@ static td_engine_options engine_options(const td_opened *o, const td_model_args 
     e.hub_cache = o->hub_cache;
     if (args->num_mtp_tokens.given)
         e.num_mtp_tokens = (uint32_t)args->num_mtp_tokens.v;
+    e.mtp_fixed = args->mtp_fixed.given;
+    if (args->mtp_min_prob.given)
+        e.mtp_min_prob = (float)args->mtp_min_prob.v;
     if (args->mtp_bits.given)
         e.mtp_bits = strcmp(args->mtp_bits.v, "16") == 0 ? 16 : (uint32_t)(args->mtp_bits.v[0] - '0');
     e.n_ctx = (uint32_t)args->ctx_size.v;

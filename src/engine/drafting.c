@@ -10,6 +10,9 @@
 #include "decode/drafter_model.h"
 
 #define AUTO_DEPTH 8u
+#define MOST_SAMPLED                                                                                                   \
+    64u /* rows of a pass that are sampled, while there are no more sequences: a row of 262k words takes               \
+         * a megabyte, and a pass so wide is bound by arithmetic, where drafts no longer pay */
 #define LOOKUP_DEPTH 8u /* tokens that lookup may append to another drafter's: they cost rows, but no drafting */
 
 /* What a drafter is asked for at most; what lookup appends is on top of it. */
@@ -26,9 +29,25 @@ uint32_t td_drafting_depth(const td_engine_options *o) {
     return o->lookup && own_depth(o) ? chained_depth(o) : own_depth(o);
 }
 
+td_decoder_options td_drafting_decoder(const td_engine_options *o) {
+    td_decoder_options d = {.max_seqs = o->parallel,
+                            .prefill_rows = o->prefill_size,
+                            .max_depth = td_drafting_depth(o),
+                            .min_prob = o->mtp_min_prob};
+    uint32_t wanted = o->parallel * (1 + d.max_depth);
+    wanted = wanted < MOST_SAMPLED ? wanted : MOST_SAMPLED;
+    d.max_sampled = wanted > o->parallel ? wanted : o->parallel;
+    return d;
+}
+
 td_status td_drafting_check(const td_engine_options *o, td_error *err) {
     if (o->num_mtp_tokens != TD_DEPTH_AUTO && o->num_mtp_tokens > TD_MAX_DRAFT)
         return td_fail(err, TD_E_ARG, "%u drafts a round, expected 0 to %d", o->num_mtp_tokens, TD_MAX_DRAFT);
+    if (o->mtp_fixed && o->num_mtp_tokens == TD_DEPTH_AUTO)
+        return td_fail(err, TD_E_ARG, "a fixed depth was asked for, but not how many drafts a round");
+    if (!(o->mtp_min_prob >= 0 && o->mtp_min_prob <= 1))
+        return td_fail(err, TD_E_ARG, "drafts that end at a probability of %g, expected 0 to 1",
+                       (double)o->mtp_min_prob);
     if (o->mtp_bits != 0 && o->mtp_bits != 4 && o->mtp_bits != 8 && o->mtp_bits != 16)
         return td_fail(err, TD_E_ARG, "draft heads of %u bits, expected 4, 8 or 16", o->mtp_bits);
     if (o->no_mtp && (o->mtp || o->assistant))
@@ -189,7 +208,7 @@ td_status td_drafting_open(td_engine *e, const td_engine_options *o, td_error *e
     e->info.mtp_kind = e->drafter->kind;
     e->info.drafter_format = e->drafter->format;
     e->info.mtp_active = true;
-    e->info.mtp_auto = o->num_mtp_tokens == TD_DEPTH_AUTO;
+    e->info.mtp_auto = !o->mtp_fixed;
     e->info.memory.drafter = e->drafter->weight_bytes + e->drafter->heap_bytes;
     return TD_OK;
 }

@@ -9,6 +9,9 @@
 /* Drafts a round that the options allow at most, whichever drafter it will be; e->info.mtp_depth is what it is. */
 uint32_t td_drafting_depth(const td_engine_options *o);
 
+/* The decoder that the options ask for: its sequences, rows, depth. No cache. */
+td_decoder_options td_drafting_decoder(const td_engine_options *o);
+
 /* TD_E_ARG: options that contradict each other. */
 td_status td_drafting_check(const td_engine_options *o, td_error *err) TD_MUST_CHECK;
 

@@ -149,14 +149,9 @@ static td_status check_memory(td_engine *e, const td_engine_options *o, td_error
                    o->memory_limit ? "allowed" : "available");
 }
 
-static td_decoder_options decoder_options(const td_engine_options *o) {
-    return (td_decoder_options){
-        .max_seqs = o->parallel, .prefill_rows = o->prefill_size, .max_depth = td_drafting_depth(o)};
-}
-
 static td_status open_model(td_engine *e, const td_engine_options *o, td_error *err) {
     td_model_options m = td_model_options_default();
-    td_decoder_options d = decoder_options(o);
+    td_decoder_options d = td_drafting_decoder(o);
     m.mtp = td_drafting_wants_heads(o);
     m.mtp_bits = o->mtp_bits;
     td_decoder_model_options(&d, &m);
@@ -218,7 +213,7 @@ static td_status open_texts(td_engine *e, td_error *err) {
 }
 
 static td_status open_decoder(td_engine *e, const td_engine_options *o, td_error *err) {
-    td_decoder_options d = decoder_options(o);
+    td_decoder_options d = td_drafting_decoder(o);
     const td_memory_plan *m = &e->info.memory;
     uint64_t other = m->weights + m->drafter + m->scratch;
     e->kv_limit = m->available > other + m->kv ? m->available - other : m->kv;

@@ -5,7 +5,7 @@
 [ -d "$trunk" ] && [ -d "$assistant" ] || fail "no embedded pair in models/"
 
 # one prompt, as text and as JSON
-run 0 run -p "Once upon a time" -n 40 --num-mtp-tokens 4
+run 0 run -p "Once upon a time" -n 40 --num-mtp-tokens 4 --mtp-fixed
 [ -s "$tmp/out" ] || fail "no text"
 grep -q "tokens a round" "$tmp/err" || fail "no statistics: $(cat "$tmp/err")"
 text=$(cat "$tmp/out")

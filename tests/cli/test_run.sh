@@ -7,7 +7,7 @@ ids="2,17,45,99,120,7,8,300,12,13"
 
 # every field that is promised
 run 0 run --prompt-ids $ids -n 24 --ignore-eos --json --model "$vectors/gemma4-ple" \
-    --mtp-assistant-model "$vectors/gemma4-ple-assistant" --num-mtp-tokens 3 --threads 2
+    --mtp-assistant-model "$vectors/gemma4-ple-assistant" --num-mtp-tokens 3 --mtp-fixed --threads 2
 [ -s "$tmp/err" ] && fail "--json and a word on stderr: $(cat "$tmp/err")"
 [ "$(wc -l <"$tmp/out")" = 1 ] || fail "more than one line of JSON"
 for field in ids text finish_reason prompt_tokens cached_tokens generated rounds drafted accepted seconds.load \
@@ -38,9 +38,12 @@ is mtp.active false
 plain --prefill-size 1
 plain --prefill-size 7 --threads 1
 for depth in 0 1 5 8; do
-    plain --mtp-assistant-model "$vectors/gemma4-ple-assistant" --num-mtp-tokens $depth
+    plain --mtp-assistant-model "$vectors/gemma4-ple-assistant" --num-mtp-tokens $depth --mtp-fixed
 done
 is mtp.depth 8
+is mtp.auto false
+plain --mtp-assistant-model "$vectors/gemma4-ple-assistant" --num-mtp-tokens 5 --mtp-min-prob 0.5
+is mtp.auto true
 plain --mtp-assistant-model "$vectors/gemma4-ple-assistant" --mtp-bits 4 --prefill-size 4
 
 # sampled text too: a function of the seed alone
@@ -111,7 +114,8 @@ run 0 inspect "$tmp/qwen-8bit" --json
 run 0 run --prompt-ids $ids -n 16 --ignore-eos --json --model "$tmp/qwen-8bit" --no-mtp
 plain_ids=$(value ids)
 is mtp.active false
-run 0 run --prompt-ids $ids -n 16 --ignore-eos --json --model "$tmp/qwen-8bit" --mtp --num-mtp-tokens 3
+run 0 run --prompt-ids $ids -n 16 --ignore-eos --json --model "$tmp/qwen-8bit" --mtp --num-mtp-tokens 3 \
+    --mtp-fixed
 same "$(value ids)" "$plain_ids" "ids with the quantised heads"
 is mtp.kind heads
 

@@ -127,12 +127,14 @@ static void read_prompts(td_engine *e) {
 
 /* ---- engines and requests ---- */
 
-static td_engine *open_engine(const char *model, const char *assistant, uint32_t prefill, bool random_weights) {
+/* `depth` drafts every round, a request may ask for fewer; AUTO: as many as pay. */
+static td_engine *open_engine(const char *model, int depth, uint32_t prefill, bool random_weights) {
     td_engine_options o = td_engine_options_default();
     td_engine *e;
     o.model = model;
-    o.assistant = assistant;
-    o.num_mtp_tokens = TD_DEPTH_AUTO;
+    o.assistant = ASSISTANT;
+    o.num_mtp_tokens = depth == AUTO ? TD_DEPTH_AUTO : (uint32_t)depth;
+    o.mtp_fixed = depth != AUTO;
     o.prefill_size = prefill;
     o.n_ctx = 1024;
     o.n_threads = 2;
@@ -255,16 +257,34 @@ static uint64_t ask_and_compare(td_session *session, size_t i, int hot, int dept
     return accepted;
 }
 
+/* A model with drafts of any depth, and with as many as pay. */
+typedef struct both {
+    td_engine *fixed, *paying;
+} both;
+
+static both open_both(const char *model, uint32_t prefill, bool random_weights) {
+    return (both){open_engine(model, DEPTH, prefill, random_weights),
+                  open_engine(model, AUTO, prefill, random_weights)};
+}
+
+static void close_both(both *e) {
+    td_engine_close(&e->fixed);
+    td_engine_close(&e->paying);
+}
+
 /* Every `step`-th prompt at both temperatures; depths by turns, 0 among them. */
-static uint64_t sweep(td_engine *e, size_t step, uint32_t turn, const char *what) {
-    td_session *session;
+static uint64_t sweep(const both *e, size_t step, uint32_t turn, const char *what) {
+    td_session *fixed, *paying;
     uint64_t accepted = 0;
-    ASSERT_OK(td_session_open(&session, e, err));
+    ASSERT_OK(td_session_open(&fixed, e->fixed, err));
+    ASSERT_OK(td_session_open(&paying, e->paying, err));
     for (size_t i = 0; i < n_prompts; i += step)
-        for (int hot = 0; hot < 2; hot++)
-            accepted +=
-                ask_and_compare(session, i, hot, (int)((i / step + turn + 4 * (uint32_t)hot) % (AUTO + 1)), what);
-    td_session_close(&session);
+        for (int hot = 0; hot < 2; hot++) {
+            int depth = (int)((i / step + turn + 4 * (uint32_t)hot) % (AUTO + 1));
+            accepted += ask_and_compare(depth == AUTO ? paying : fixed, i, hot, depth, what);
+        }
+    td_session_close(&fixed);
+    td_session_close(&paying);
     return accepted;
 }
 
@@ -386,16 +406,16 @@ static void the_embedded_pair_is_exact(void **state) {
     static const uint32_t prefills[] = {512, 1, 7, 64};
     uint64_t accepted = 0;
     for (uint32_t c = 0; c < 4; c++) {
-        td_engine *e = open_engine(TRUNK, ASSISTANT, prefills[c], false);
+        both e = open_both(TRUNK, prefills[c], false);
         if (c == 0) {
-            read_prompts(e);
-            plain_answers(e, STEP);
+            read_prompts(e.fixed);
+            plain_answers(e.fixed, STEP);
         }
         char what[32];
         snprintf(what, sizeof what, "prefill %u", prefills[c]);
-        accepted += sweep(e, STEP, 2 * c + 1, what);
-        accepted += sweep(e, STEP, 2 * c + 6, what);
-        td_engine_close(&e);
+        accepted += sweep(&e, STEP, 2 * c + 1, what);
+        accepted += sweep(&e, STEP, 2 * c + 6, what);
+        close_both(&e);
     }
     print_message("%zu prompts, %llu drafts accepted\n", n_prompts, (unsigned long long)accepted);
     assert_true(accepted > n_prompts / STEP * 10); /* it did draft */
@@ -431,7 +451,7 @@ static uint32_t warm_equals_cold(td_engine *e, td_session *warm, const td_token 
 static void a_session_that_goes_on_is_exact(void **state) {
     (void)state;
     static td_token text[1024];
-    td_engine *e = open_engine(TRUNK, ASSISTANT, 64, false);
+    td_engine *e = open_engine(TRUNK, DEPTH, 64, false);
     td_session *warm;
     td_result r;
     ASSERT_OK(td_session_open(&warm, e, err));
@@ -469,21 +489,21 @@ static void a_session_that_goes_on_is_exact(void **state) {
 
 static void an_assistant_of_random_weights_changes_nothing(void **state) {
     (void)state;
-    td_engine *e = open_engine(TRUNK, ASSISTANT, 64, true);
-    uint64_t accepted = sweep(e, 3 * STEP, 4, "random assistant");
+    both e = open_both(TRUNK, 64, true);
+    uint64_t accepted = sweep(&e, 3 * STEP, 4, "random assistant");
     print_message("random assistant: %llu drafts accepted\n", (unsigned long long)accepted);
-    td_engine_close(&e);
+    close_both(&e);
 }
 
 static void exact_at_width(const char *dir, const char *format) {
     uint64_t accepted = 0;
     for (uint32_t c = 0; c < 2; c++) {
-        td_engine *e = open_engine(dir, ASSISTANT, c ? 7 : 512, false);
-        assert_string_equal(td_engine_describe(e)->weight_format, format);
+        both e = open_both(dir, c ? 7 : 512, false);
+        assert_string_equal(td_engine_describe(e.fixed)->weight_format, format);
         if (c == 0)
-            plain_answers(e, 4 * STEP);
-        accepted += sweep(e, 4 * STEP, 3 + 5 * c, format);
-        td_engine_close(&e);
+            plain_answers(e.fixed, 4 * STEP);
+        accepted += sweep(&e, 4 * STEP, 3 + 5 * c, format);
+        close_both(&e);
     }
     print_message("%s: %llu drafts accepted\n", format, (unsigned long long)accepted);
     assert_true(accepted > 0);

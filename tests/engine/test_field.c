@@ -88,6 +88,7 @@ static void sampling_with_chat_defaults_drafts_nearly_as_well(void **state) {
     (void)state;
     td_engine_options o = pair_options();
     o.num_mtp_tokens = 4;
+    o.mtp_fixed = true;
     td_engine *e = open_engine(&o);
     double greedy = tokens_per_round(e, 0, 4), sampled = tokens_per_round(e, 0.7f, 4);
     assert_true(greedy > 1.5);
@@ -155,6 +156,8 @@ static waiter alone_among(uint32_t parallel) {
     td_scheduler_options so = td_scheduler_options_default();
     td_scheduler *s;
     o.parallel = parallel;
+    o.num_mtp_tokens = 3;
+    o.mtp_fixed = true; /* or the clock would have a say in the drafts */
     td_engine *e = open_engine(&o);
     ASSERT_OK(td_scheduler_open(&s, e, &so, err));
     waiter w = answer(e, s, openings[1], 120, 3);
@@ -292,6 +295,8 @@ static void heads_in_the_file_draft_without_a_flag(void **state) {
     for (int off = 0; off < 2; off++) {
         td_engine_options o = qwen_options();
         o.no_mtp = off;
+        o.num_mtp_tokens = 2;
+        o.mtp_fixed = true;
         td_engine *e = open_engine(&o);
         const td_engine_info *info = td_engine_describe(e);
         assert_int_equal(info->mtp_active, !off);
@@ -306,7 +311,6 @@ static void heads_in_the_file_draft_without_a_flag(void **state) {
             q.max_tokens = 20;
             q.ignore_eos = true;
             q.no_mtp = i == 1; /* requirement 51: that was for one request */
-            q.num_mtp_tokens = 2;
             ASSERT_OK(td_session_generate(session, &q, &r, err));
             assert_int_equal(r.mtp_active, !off && i != 1);
             assert_int_equal(r.drafted > 0, !off && i != 1);
