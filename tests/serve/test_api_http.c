@@ -38,7 +38,8 @@ static td_engine *open_engine(const char *trunk, uint32_t parallel) {
     o.model = trunk;
     o.assistant = TD_SOURCE_DIR "/models/gemma4-demo-assistant-4bit";
     o.mtp = true;
-    o.num_mtp_tokens = 3; /* a fixed depth: drafts whatever they cost */
+    o.num_mtp_tokens = 3;
+    o.mtp_fixed = true; /* drafts whatever they cost */
     o.n_ctx = 600;
     o.parallel = parallel;
     o.cache_bytes = 64 << 20;

@@ -56,6 +56,7 @@ static int set_up(void **state) {
     o.assistant = TD_SOURCE_DIR "/models/gemma4-demo-assistant-4bit";
     o.mtp = true;
     o.num_mtp_tokens = 3;
+    o.mtp_fixed = true;
     o.n_ctx = 2048;
     o.parallel = 2;
     o.cache_bytes = 64 << 20;
