@@ -24,6 +24,7 @@ typedef struct td_js {
     const td_token_trie *trie;
     const json_t *root; /* what "#" is */
     td_js_syntax syntax;
+    bool tagged;    /* it stands between tags: JSON has no "</" or "<p" in it, but \u003c */
     char path[400]; /* JSON pointer of the schema at hand, cut */
     unsigned nesting;
     json_t *made; /* array of schemas made by merging, which live as long as this */

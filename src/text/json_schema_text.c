@@ -49,7 +49,10 @@ static void take_out(td_js *js, td_char_set *s) {
         td_char_set_remove(s, 0, 0x1F);
         td_char_set_remove(s, '"', '"');
         td_char_set_remove(s, '\\', '\\');
-    } else if (s->n > 1 || (s->n == 1 && s->v[0].lo != s->v[0].hi)) {
+    }
+    if (js->syntax == TD_JS_JSON && !js->tagged)
+        return;
+    if (s->n > 1 || (s->n == 1 && s->v[0].lo != s->v[0].hi)) {
         uint32_t c = js->syntax == TD_JS_GEMMA4 ? '|' : '<';
         td_char_set_remove(s, c, c);
     }
@@ -125,7 +128,8 @@ td_gb_node td_js_chars(td_js *js, const char *text, size_t size) {
         char e[8];
         size_t n;
         unsigned char c = (unsigned char)text[i];
-        if (js->syntax == TD_JS_JSON && (c < 0x20 || c == '"' || c == '\\')) {
+        bool tag = js->tagged && c == '<';
+        if (js->syntax == TD_JS_JSON && (c < 0x20 || c == '"' || c == '\\' || tag)) {
             escaped(c, e, &n);
             td_buf_append(&out, e, n);
         } else {
@@ -153,16 +157,34 @@ td_gb_node td_js_quoted(td_js *js, td_gb_node content) {
     return TD_GB_SEQ(js->b, quote, content, quote);
 }
 
-td_gb_node td_js_any_string(td_js *js) {
+/* Characters of JSON between tags: "<" is followed by nothing that makes it a tag. */
+static td_gb_node tagged_content(td_js *js) {
+    td_gb *b = js->b;
+    td_char_set s = {0};
+    td_char_set_add(&s, '/', '/');
+    td_char_set_add(&s, 'p', 'p');
+    td_char_set_settle(&s);
+    td_char_set_invert(&s);
+    take_out(js, &s);
+    td_gb_node open = td_gb_string(b, "<"), behind = TD_GB_ALT(b, td_gb_set(b, &s), any_escape(js));
+    td_gb_node some = TD_GB_SEQ(b, td_gb_repeat(b, open, 1, TD_GB_NO_MAX), behind);
+    return TD_GB_SEQ(b, td_gb_repeat(b, TD_GB_ALT(b, td_js_char(js), some), 0, TD_GB_NO_MAX),
+                     td_gb_repeat(b, open, 0, TD_GB_NO_MAX));
+}
+
+static td_gb_node free_content(td_js *js) {
     static const char *const quote[] = {QUOTE};
     static const char *const tags[] = {"</parameter>", "<parameter=", "</function>", "</tool_call>"};
+    if (js->syntax == TD_JS_JSON)
+        return js->tagged ? tagged_content(js) : td_gb_repeat(js->b, td_js_char(js), 0, TD_GB_NO_MAX);
+    return js->syntax == TD_JS_GEMMA4 ? td_gb_text_without(js->b, quote, 1) : td_gb_text_without(js->b, tags, 4);
+}
+
+td_gb_node td_js_any_string(td_js *js) {
     td_gb_rule *rule = &js->text[js->syntax];
     if (!*rule) {
         *rule = td_gb_rule_new(js->b, NULL, 0, -1) + 1;
-        td_gb_node content = js->syntax == TD_JS_JSON     ? td_gb_repeat(js->b, td_js_char(js), 0, TD_GB_NO_MAX)
-                             : js->syntax == TD_JS_GEMMA4 ? td_gb_text_without(js->b, quote, 1)
-                                                          : td_gb_text_without(js->b, tags, 4);
-        td_gb_define(js->b, *rule - 1, td_js_quoted(js, content));
+        td_gb_define(js->b, *rule - 1, td_js_quoted(js, free_content(js)));
     }
     return td_gb_use(js->b, *rule - 1);
 }

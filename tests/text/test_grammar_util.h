@@ -135,19 +135,18 @@ static inline void check_mask(td_grammar_state *s, const td_token_trie *trie, co
 
 /* A random allowed token; `hurry`: one of those that lead out of strings and brackets, if there is one. */
 static inline td_token choose(dice *d, const td_token_trie *trie, const uint64_t *mask, size_t n, bool hurry) {
-    static const char *const out[] = {"}", "]", "\"", "</", "\n<", "1", "e"};
+    static const char *const out[] = {"</parameter>", "</think>", "}", "]", "\"", "</", "\n", "1", "e"};
+    enum { N_OUT = sizeof out / sizeof *out, N_FIRST = 1 };
     for (size_t i = 0; hurry && i < trie->n_end; i++)
         if (td_mask_has(mask, trie->end_tokens[i]))
             return trie->end_tokens[i];
-    size_t n_out = sizeof out / sizeof *out, from = below(d, (uint32_t)n_out);
-    for (size_t k = 0; hurry && k < n_out; k++)
-        for (size_t t = 0; t < trie->n_vocab; t++) {
-            size_t size;
-            const char *text = td_token_trie_text(trie, (td_token)t, &size);
-            if (td_mask_has(mask, (td_token)t) && size == strlen(out[(k + from) % n_out]) &&
-                memcmp(text, out[(k + from) % n_out], size) == 0)
-                return (td_token)t;
-        }
+    size_t from = below(d, N_OUT - N_FIRST);
+    for (size_t k = 0; hurry && k < N_OUT; k++) {
+        const char *text = out[k < N_FIRST ? k : N_FIRST + (k + from) % (N_OUT - N_FIRST)];
+        td_token t = td_tokenizer_find(trie->tokenizer, text, strlen(text));
+        if (t >= 0 && td_mask_has(mask, t))
+            return t;
+    }
     size_t left = below(d, (uint32_t)n);
     for (size_t t = 0; t < trie->n_vocab; t++)
         if (td_mask_has(mask, (td_token)t) && left-- == 0)

@@ -242,6 +242,7 @@ static const char *const json_texts[] = {
     "@",
     "</",
     "</parameter>",
+    "</think>",
     "<parameter=",
     "parameter",
     "function",
