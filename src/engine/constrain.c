@@ -6,10 +6,12 @@
 
 #include "base/alloc.h"
 #include "text/grammar.h"
-#include "text/reply.h"
+#include "text/grammar_calls.h"
+#include "text/json_schema.h"
 
 #define MAX_GRAMMARS 32
 #define MAX_KEY ((size_t)8 << 20)
+#define MAX_NESTING 100
 
 typedef struct entry {
     char *key; /* everything that the grammar depends on */
@@ -48,16 +50,52 @@ void td_grammars_close(td_grammars **ps) {
 
 /* ---- from a spec to a grammar ---- */
 
+static const char *template_of(const td_engine *e, const td_constraint_spec *spec) {
+    return e->chat ? td_chat_template_source(e->chat, spec->tools != NULL) : NULL;
+}
+
 static td_reply_format format_of(const td_engine *e, const td_constraint_spec *spec) {
-    return td_reply_format_choose(e->info.family, td_chat_template_source(e->chat, spec->tools != NULL));
+    return td_reply_format_choose(e->info.family, template_of(e, spec));
+}
+
+static td_status compile_tools(td_grammar **out, const td_engine *e, const td_token_trie *trie,
+                               const td_constraint_spec *spec, const td_grammar_options *opt, td_error *err) {
+    json_t *tools;
+    td_status st = td_json_parse(spec->tools, strlen(spec->tools), MAX_NESTING, "tools", &tools, err);
+    if (st != TD_OK)
+        return st;
+    td_grammar_calls_options calls = {.format = format_of(e, spec),
+                                      .tools = tools,
+                                      .name = spec->tool_name,
+                                      .parallel = !spec->one_call,
+                                      .chat_template = template_of(e, spec),
+                                      .grammar = *opt};
+    st = td_grammar_from_tools(out, trie, &calls, err);
+    json_decref(tools);
+    return st;
+}
+
+static td_status compile_schema(td_grammar **out, const td_token_trie *trie, const char *text,
+                                const td_grammar_options *opt, td_error *err) {
+    json_t *schema;
+    td_status st = td_json_parse(text, strlen(text), MAX_NESTING, "schema", &schema, err);
+    if (st != TD_OK)
+        return st;
+    st = td_grammar_from_json_schema(out, trie, schema, opt, err);
+    json_decref(schema);
+    return st;
 }
 
 static td_status compile(td_grammar **out, const td_engine *e, const td_token_trie *trie,
                          const td_constraint_spec *spec, td_error *err) {
     td_grammar_options opt = {.think = spec->may_think ? format_of(e, spec).think : TD_REPLY_THINK_NONE,
                               .inside_reasoning = spec->thinking};
-    if (!spec->grammar)
-        return td_fail(err, TD_E_UNSUPPORTED, "only grammars");
+    if (spec->tools)
+        return compile_tools(out, e, trie, spec, &opt, err);
+    if (spec->json_schema)
+        return compile_schema(out, trie, spec->json_schema, &opt, err);
+    if (spec->json_object)
+        return td_grammar_any_json_object(out, trie, &opt, err);
     return td_grammar_from_gbnf(out, trie, spec->grammar, strlen(spec->grammar), &opt, err);
 }
 
