@@ -66,7 +66,7 @@ void td_route_model(void *server, td_exchange *x) {
 void td_route_embeddings(void *server, td_exchange *x) {
     td_fault fault;
     (void)server;
-    td_fault_set(&fault, 501, "unsupported_endpoint", NULL,
+    td_fault_set(&fault, 400, "unsupported_endpoint", NULL,
                  "this server generates text with a language model; it computes no embeddings");
     td_server_reply_fault(x, &fault);
 }

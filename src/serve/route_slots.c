@@ -147,7 +147,7 @@ static td_status run_action(action *a, td_exchange *x, json_t **root, td_json_ou
         return td_fault_set(fault, 400, "invalid_value", "action",
                             "'action' is '%.40s', expected ?action=save, restore or erase", what ? what : "");
     if (!a->server->opt.slot_path)
-        return td_fault_set(fault, 501, "unsupported_endpoint", NULL,
+        return td_fault_set(fault, 400, "unsupported_endpoint", NULL,
                             "this server was started without --slot-save-path, so it saves no conversations");
     if (strcmp(what, "erase") != 0) {
         TD_TRY(td_api_body_parse(body, n, root, fault));

@@ -10,7 +10,7 @@
  * Paths
  *     POST /v1/chat/completions  /v1/completions       generation (generate.h)
  *     GET  /v1/models  /v1/models/ID
- *     POST /v1/embeddings                               refused: 501
+ *     POST /v1/embeddings                               refused: 400
  *     POST /tokenize  /detokenize                       as llama.cpp's server has them
  *     GET  /health  /ready  /props  /slots  /metrics
  *     POST /slots/ID?action=save|restore|erase          with options.slot_path

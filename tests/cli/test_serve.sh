@@ -58,7 +58,7 @@ is seed 1
 asks 200 /props
 is default_generation_settings.params.temperature 0
 is total_slots 4
-asks 501 "/slots/0?action=erase" -X POST
+asks 400 "/slots/0?action=erase" -X POST
 asks 404 /v1/chat/completions -d "${hello%\}},\"model\":\"third\"}"
 is error.code model_not_found
 asks 200 /

@@ -144,7 +144,7 @@ async function vandal(share) {
 
 async function watch() {
   while (Date.now() < end) {
-    memory.push(await metric("process_resident_memory_bytes"));
+    memory.push(await metric("tandem_resident_memory_bytes"));
     await new Promise((r) => setTimeout(r, Math.max(250, options.seconds * 10)));
   }
 }
@@ -160,7 +160,7 @@ await Promise.all([
 let active = NaN;
 for (let i = 0; i < 50 && active !== 0; i++) {
   await new Promise((r) => setTimeout(r, 100));
-  active = (await metric("tandem_requests_active")) + (await metric("tandem_requests_waiting"));
+  active = (await metric("tandem_requests_active")) + (await metric("tandem_requests_queued"));
 }
 if (active !== 0) fault(`${active} requests are still active after everybody has left`);
 const third = Math.floor(memory.length / 3);
