@@ -95,6 +95,11 @@ td_status td_gr_push_frame(td_gr_automaton *a, td_gr_frames *f, td_gr_frame fram
     return TD_OK;
 }
 
+/* frames[i..), also where there are none at all. */
+static td_gr_frame *frames_at(const td_gr_frames *f, size_t i) {
+    return f->v ? f->v + i : NULL;
+}
+
 static int by_state(const void *pa, const void *pb) {
     const td_gr_frame *a = pa, *b = pb;
     if (a->state != b->state)
@@ -194,7 +199,7 @@ static td_status intern_sorted(td_gr_automaton *a, const td_gr_frame *v, size_t 
 td_status td_gr_intern(td_gr_automaton *a, td_gr_frames *f, size_t from, uint8_t flags, uint32_t *out) {
     size_t n = from;
     if (f->n - from > 1)
-        qsort(f->v + from, f->n - from, sizeof *f->v, by_state);
+        qsort(frames_at(f, from), f->n - from, sizeof *f->v, by_state);
     for (size_t i = from; i < f->n; i++) {
         td_gr_frame frame = f->v[i];
         bool same = n > from && f->v[n - 1].state == frame.state && f->v[n - 1].sub == frame.sub;
@@ -207,7 +212,7 @@ td_status td_gr_intern(td_gr_automaton *a, td_gr_frames *f, size_t from, uint8_t
         TD_TRY(td_gr_union(a, f->v[n - 1].rest, frame.rest, &rest));
         f->v[n - 1].rest = rest;
     }
-    td_status st = intern_sorted(a, f->v + from, n - from, flags, out);
+    td_status st = intern_sorted(a, frames_at(f, from), n - from, flags, out);
     f->n = from;
     return st;
 }
@@ -236,7 +241,7 @@ static td_status merge(td_gr_automaton *a, uint32_t x, uint32_t y, uint32_t *out
         k += order >= 0;
         TD_TRY(td_gr_push_frame(a, s, frame));
     }
-    td_status st = intern_sorted(a, s->v + from, s->n - from, a->nodes[x].flags | a->nodes[y].flags, out);
+    td_status st = intern_sorted(a, frames_at(s, from), s->n - from, a->nodes[x].flags | a->nodes[y].flags, out);
     s->n = from;
     return st;
 }
@@ -280,7 +285,7 @@ static void compact(td_gr_automaton *a, const bool *keep, uint32_t *number) {
             a->frames.v[n_frames + k] = f;
         }
         node.offset = (uint32_t)n_frames;
-        node.hash = hash_of(a->frames.v + n_frames, node.n, node.flags);
+        node.hash = hash_of(frames_at(&a->frames, n_frames), node.n, node.flags);
         node.row = node.mask = 0;
         n_frames += node.n;
         number[i] = (uint32_t)n;
