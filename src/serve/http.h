@@ -13,7 +13,12 @@
  * A handler must bring about exactly one of: td_exchange_reply(), td_exchange_begin() .. td_exchange_end(),
  * td_exchange_abort(). When the last reference of the caller goes without any of them, the client gets a 500.
  *
- * Threads. Everything on an exchange may be called from any thread at any time. Nothing here waits for a client. */
+ * Threads. Everything on an exchange may be called from any thread at any time. Nothing here waits for a client. A
+ * handler runs on one of the server's threads, and other connections of that thread wait for it: long work goes
+ * elsewhere.
+ *
+ * A client that closes its sending side counts as gone: it gets what is ready and nothing is waited for. Its exchange
+ * is aborted without anybody asking; td_exchange_alive() tells it within the call that looks. */
 #ifndef TD_SERVE_HTTP_H
 #define TD_SERVE_HTTP_H
 
@@ -47,7 +52,8 @@ typedef struct td_http_route {
 /* ---- options ---- */
 
 /* The body of a reply the layer makes itself (400, 401, 404, ...), appended to `out`. `code` is a short word that names
- * the cause: see td_http_options.error_body. Called from any thread of the server, several at once. */
+ * the cause: see td_http_options.error_body. Called from any thread of the server, several at once; it must call
+ * nothing of the server. */
 typedef void (*td_http_error_body)(void *user, unsigned status, const char *code, const char *message, td_buf *out);
 
 /* One line of the access log: printable, no bodies, no keys, no query. `path` is cut at 255 bytes. */
@@ -80,7 +86,9 @@ typedef struct td_http_options {
     /* Codes: bad_request 400, invalid_api_key 401, not_found 404, method_not_allowed 405, request_timeout 408,
      * length_required 411, body_too_large 413, uri_too_long 414, unsupported_media_type 415,
      * unsupported_encoding 415, headers_too_large 431, internal_error 500, shutting_down 503, overloaded 503.
-     * NULL: the message as text/plain. */
+     * NULL: the message as text/plain. What libmicrohttpd refuses before the layer sees it (no HTTP/1.x line, a header
+     * without a colon, a length that is no number, broken chunks, headers over twice the limit) has the right status
+     * and its own short page; a first line without a space ends the connection. */
     td_http_error_body error_body;
     const char *error_type; /* its Content-Type; NULL: application/json */
     void *error_user;
@@ -96,7 +104,8 @@ typedef struct td_http_options {
     size_t max_body_bytes;         /* 100 MiB: 413 */
     size_t max_bodies_bytes;       /* 1 GiB, all bodies held at one time: 503 */
     size_t max_unsent_bytes;       /* 4 MiB a stream: beyond it a write aborts the exchange */
-    double idle_seconds;           /* 75: a connection without a request, or that takes nothing of a reply */
+    double idle_seconds;           /* 75, and up to 2 more: no request begun, a body that pauses (408), a reply of which
+                                    * the client takes nothing */
     double header_seconds;         /* 20 from the connection to the end of its request's headers: 408 */
     double body_seconds;           /* 300 for a whole body: 408 */
 } td_http_options;

@@ -27,7 +27,7 @@
 #include "base/clock.h"
 
 #define SCAN_GAP_NS 20000000
-#define ACCEPT_PAUSE_NS 100000000 /* after accept() failed for want of something */
+#define ACCEPT_PAUSE_NS 500000000 /* after accept() failed for want of something */
 #define ACCEPT_BURST 64
 
 void td_http_keeper_wake(td_http *h) {
