@@ -6,15 +6,17 @@
 #   make asan       every test under AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan
 #   make bench      build and run the benchmarks
 #   make fuzz       build the fuzz targets with clang and run each for FUZZ_SECONDS
+#   make install    into PREFIX (/usr/local), under DESTDIR
 #   make clean      remove the build directories
 #
-# Variables: BUILD (directory), JOBS, WERROR=ON, CMAKE_ARGS, TEST_ARGS (passed to ctest), FUZZ_SECONDS, BENCH_ARGS.
+# Variables: BUILD (directory), JOBS, WERROR=ON, CMAKE_ARGS, TEST_ARGS (passed to ctest), FUZZ_SECONDS, BENCH_ARGS, PREFIX.
 
 BUILD ?= build
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 TEST_JOBS ?= 2
 WERROR ?= OFF
 FUZZ_SECONDS ?= 30
+PREFIX ?= /usr/local
 CMAKE ?= cmake
 CTEST ?= ctest
 
@@ -26,7 +28,7 @@ configure = $(CMAKE) -S . -B $(1) $(call generator,$(1)) -DTD_WERROR=$(WERROR) $
 # The tests need cmocka; somebody who only wants the program does not.
 tests_if_possible = -DTD_TESTS=$(if $(shell pkg-config --exists cmocka 2>/dev/null && echo yes),ON,OFF)
 
-.PHONY: all setup demo test asan bench fuzz clean
+.PHONY: all setup demo test asan bench fuzz install clean
 
 all:
 	@scripts/setup --check
@@ -66,6 +68,9 @@ fuzz:
 	@CC=clang && export CC && $(call configure,build-fuzz,-DTD_TESTS=ON -DTD_FUZZ=ON -DTD_ASAN=ON)
 	@$(CMAKE) --build build-fuzz --target fuzzers -j $(JOBS)
 	@scripts/fuzz build-fuzz $(FUZZ_SECONDS)
+
+install: all
+	@$(CMAKE) --install $(BUILD) --prefix $(PREFIX)
 
 clean:
 	rm -rf build build-asan build-fuzz
