@@ -640,6 +640,33 @@ static void the_cache_gives_way_to_who_runs(void **state) {
     }
 }
 
+/* What a sequence is using would free nothing: it stays, though it was used longest ago. */
+static void what_would_free_nothing_stays(void **state) {
+    (void)state;
+    plan p = with_bytes(&plans[0], 1 << 30, 0);
+    stage s;
+    stage_open(&s, &p, 1);
+    p.pool_bytes = 10 * td_kv_page_cost(s.pool, 0);
+    stage_close(&s);
+    stage_open(&s, &p, 1);
+    td_token a[30], b[30], c[60];
+    count_up(a, 30, 1000);
+    count_up(b, 30, 2000);
+    count_up(c, 60, 3000);
+    say(&s, a, 20, 8);
+    actor *x = actor_open(&s, 3), *y = actor_open(&s, 3);
+    assert_int_equal(start(x, a, 30), 20); /* holds a's three pages, the partial one too */
+    say(&s, b, 20, 8);
+    start(y, c, 50);
+    assert_true(feed(y, 50, 0)); /* seven pages: all but a's */
+    assert_int_equal(reused(&s, b, 30), 0);
+    assert_int_equal(reused(&s, a, 30), 20);
+    check_tree(&s);
+    actor_close(x);
+    actor_close(y);
+    stage_close(&s);
+}
+
 /* ---- taking back ---- */
 
 static void what_was_cut_is_not_kept(void **state) {
@@ -897,6 +924,7 @@ int main(void) {
         cmocka_unit_test(windows_that_serve_nobody_go_first),
         cmocka_unit_test(a_text_larger_than_the_budget_keeps_its_beginning),
         cmocka_unit_test(the_cache_gives_way_to_who_runs),
+        cmocka_unit_test(what_would_free_nothing_stays),
         cmocka_unit_test(what_was_cut_is_not_kept),
         cmocka_unit_test(what_is_revoked_leaves_nothing),
         cmocka_unit_test(random_lives_under_any_budget),

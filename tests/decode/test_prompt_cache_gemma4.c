@@ -129,6 +129,23 @@ static void every_split_equals_a_cold_run_without_drafts(void **state) {
     every_split((stage_options){.fixture = "gemma4-ple", .backend = "reference", .page_tokens = 16}, false, 12, 10);
 }
 
+/* A prompt that is read in passes much longer than the window leaves every page's windows behind nevertheless. */
+static void branches_inside_long_prompts_are_found(void **state) {
+    (void)state;
+    house h;
+    house_open(&h, (stage_options){.fixture = "gemma4-dense", .cache_bytes = PLENTY, .prefill_rows = 64}, false);
+    truth old, t;
+    make_text(&h, &old, 170, 4, 3);
+    request(&h, &old, seq_params(0, 0));
+    for (uint32_t split = 3; split < 170; split += 7) {
+        make_branch(&h, &t, &old, split, 3, 4);
+        assert_int_equal(request(&h, &t, seq_params(0, 0)), split);
+        truth_free(&t);
+    }
+    truth_free(&old);
+    house_close(&h);
+}
+
 /* ---- conversations ---- */
 
 /* Every turn on another sequence: the first n - 1 tokens of what was said before are there, and nothing is evaluated
@@ -272,6 +289,32 @@ static void a_sequence_started_again_has_given_what_it_held(void **state) {
     truth_free(&a);
     truth_free(&b);
     truth_free(&c);
+    house_close(&h);
+}
+
+/* A sequence goes back over a page's end, on keys of its own, and on another way: that way is the one it adds. */
+static void a_sequence_that_goes_back_adds_its_new_text(void **state) {
+    (void)state;
+    house h;
+    house_open(&h, (stage_options){.fixture = "gemma4-dense", .cache_bytes = PLENTY}, true);
+    truth a, b;
+    make_text(&h, &a, 12, 9, 1);
+    make_branch(&h, &b, &a, 14, 40, 12);
+    td_seq *seq = stage_seq(&h.s, N_CTX);
+    td_seq_params p = seq_params(9, 8);
+    seq_start(seq, a.tokens, a.n_prompt, &p);
+    play(&h, seq, &a);
+    p.max_tokens = 12;
+    seq_start(seq, b.tokens, b.n_prompt, &p);
+    assert_int_equal(seq->n_reused, 14);
+    play(&h, seq, &b);
+    td_seq_finish(seq);
+    td_seq_close(&seq);
+    assert_int_equal(td_prompt_cache_find(h.s.cache, b.tokens, b.n).length, b.n - 1);
+    assert_int_equal(td_prompt_cache_find(h.s.cache, a.tokens, a.n).length, a.n - 1);
+    assert_int_equal(request(&h, &b, p), b.n_prompt - 1);
+    truth_free(&a);
+    truth_free(&b);
     house_close(&h);
 }
 
@@ -534,10 +577,12 @@ int main(void) {
         cmocka_unit_test(every_split_equals_a_cold_run),
         cmocka_unit_test(every_split_equals_a_cold_run_with_assistant),
         cmocka_unit_test(every_split_equals_a_cold_run_without_drafts),
+        cmocka_unit_test(branches_inside_long_prompts_are_found),
         cmocka_unit_test(each_turn_evaluates_only_what_is_new),
         cmocka_unit_test(drafts_fare_as_in_a_cold_run),
         cmocka_unit_test(a_restart_changes_nothing),
         cmocka_unit_test(a_sequence_started_again_has_given_what_it_held),
+        cmocka_unit_test(a_sequence_that_goes_back_adds_its_new_text),
         cmocka_unit_test(sequences_begin_on_pages_of_those_that_go_on),
         cmocka_unit_test(any_budget_gives_the_same_text),
         cmocka_unit_test(long_and_short_by_turns_keep_memory_flat),
