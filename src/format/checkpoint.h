@@ -26,6 +26,9 @@ typedef struct td_checkpoint td_checkpoint;
  * its user pointer are copied. Errors name the file: TD_E_NOTFOUND, TD_E_IO, TD_E_FORMAT, TD_E_NOMEM; of
  * GGUF also TD_E_UNSUPPORTED (an architecture or tensor type that Tandem does not have), TD_E_MODEL and TD_E_LIMIT. */
 td_status td_checkpoint_open(td_checkpoint **out, const char *path, const td_log *log, td_error *err) TD_MUST_CHECK;
+/* A GGUF model, whole, over bytes in memory (tests, fuzzing); `data` must outlive the handle. */
+td_status td_checkpoint_parse_gguf(td_checkpoint **out, const uint8_t *data, size_t size, const char *path,
+                                   td_error *err) TD_MUST_CHECK;
 void td_checkpoint_close(td_checkpoint **ck);
 
 const char *td_checkpoint_path(const td_checkpoint *ck);

@@ -148,12 +148,42 @@ static td_status name_tensors(td_checkpoint *ck, td_error *err) {
     return TD_OK;
 }
 
-td_status td_checkpoint_open_gguf(td_checkpoint *ck, const char *path, td_error *err) {
-    TD_TRY(add_part(ck, path, err));
-    TD_TRY(open_parts(ck, path, err));
+/* Once all parts are open. */
+static td_status finish(td_checkpoint *ck, td_error *err) {
     TD_TRY(enter_tensors(ck, err));
     TD_TRY(name_tensors(ck, err));
     return td_gguf_make_config(ck, ck->ggufs[0], &ck->config, &ck->generation, err);
+}
+
+td_status td_checkpoint_open_gguf(td_checkpoint *ck, const char *path, td_error *err) {
+    TD_TRY(add_part(ck, path, err));
+    TD_TRY(open_parts(ck, path, err));
+    return finish(ck, err);
+}
+
+static td_status parse_whole(td_checkpoint *ck, const uint8_t *data, size_t size, td_error *err) {
+    ck->ggufs = td_calloc(1, sizeof *ck->ggufs);
+    if (!ck->ggufs)
+        return no_memory(ck->path, err);
+    TD_TRY(td_gguf_parse(&ck->ggufs[0], data, size, ck->path, err));
+    ck->n_ggufs = 1;
+    ck->file_bytes = size;
+    return finish(ck, err);
+}
+
+td_status td_checkpoint_parse_gguf(td_checkpoint **out, const uint8_t *data, size_t size, const char *path,
+                                   td_error *err) {
+    *out = NULL;
+    td_checkpoint *ck = td_calloc(1, sizeof *ck);
+    if (!ck)
+        return no_memory(path, err);
+    td_name_map_init(&ck->names);
+    ck->path = td_strdup(path);
+    td_status st = ck->path ? parse_whole(ck, data, size, err) : no_memory(path, err);
+    if (st != TD_OK)
+        td_checkpoint_close(&ck);
+    *out = ck;
+    return st;
 }
 
 /* ---- a directory ---- */

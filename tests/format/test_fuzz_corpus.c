@@ -51,6 +51,25 @@ static bool index_target(const uint8_t *data, size_t size) {
     return st == TD_OK;
 }
 
+static bool gguf_target(const uint8_t *data, size_t size) {
+    td_gguf *g;
+    td_checkpoint *ck;
+    td_error err;
+    if (td_gguf_parse(&g, data, size, "x", &err) != TD_OK) {
+        assert_true(strncmp(err.message, "x: ", 3) == 0);
+        return false;
+    }
+    for (size_t i = 0; i < td_gguf_n_tensors(g); i++) {
+        const td_tensor *t = td_gguf_tensor_at(g, i);
+        assert_true(t->data >= data && t->size <= (size_t)(data + size - t->data));
+        assert_ptr_equal(td_gguf_tensor(g, t->name), t);
+    }
+    td_gguf_close(&g);
+    td_status st = td_checkpoint_parse_gguf(&ck, data, size, "x", &err);
+    td_checkpoint_close(&ck);
+    return st == TD_OK;
+}
+
 static uint32_t below(uint64_t seed, uint64_t round, uint32_t *draw, uint32_t n) {
     return (uint32_t)(td_rng_uniform(seed, round, (*draw)++) * n);
 }
@@ -136,8 +155,14 @@ static void index_seeds_and_mutations(void **state) {
     replay(CORPUS "checkpoint_index", index_target, 2, 1);
 }
 
+static void gguf_seeds_and_mutations(void **state) {
+    (void)state;
+    replay(CORPUS "gguf", gguf_target, 6, 3);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gguf_seeds_and_mutations),
         cmocka_unit_test(safetensors_seeds_and_mutations),
         cmocka_unit_test(index_seeds_and_mutations),
     };
