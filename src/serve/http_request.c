@@ -126,19 +126,17 @@ void td_http_request_completed(void *cls, struct MHD_Connection *connection, voi
         hurry_cleanup(connection);
     *context = NULL;
     pthread_mutex_lock(&h->lock);
-    delist(h, x);
     pthread_mutex_lock(&x->lock);
     x->connection = NULL;
     x->fd = -1;
     x->suspended = false;
     bool whole = how == MHD_REQUEST_TERMINATED_COMPLETED_OK && x->queued && !x->aborted;
-    bool refused = x->cut;
+    atomic_fetch_add(&h->n_gone, !whole && !x->cut);
     td_buf_free(&x->out);
     x->out_head = 0;
     pthread_mutex_unlock(&x->lock);
+    delist(h, x);
     pthread_mutex_unlock(&h->lock);
-    if (!whole && !refused)
-        atomic_fetch_add(&h->n_gone, 1);
     report(h, x, whole);
     td_exchange_release(x);
 }

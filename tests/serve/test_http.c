@@ -497,6 +497,8 @@ static void bodies_together_have_a_limit(void **state) {
     assert_int_equal(r.status, 200);
     client_reply_free(&r);
     client_close(&first);
+    while (td_http_stats_get(h).bodies_bytes > 0) /* a client may have its reply before the body is freed */
+        usleep(1000);
     assert_int_equal(ask(h, request, body), 200);
     close_clean(&h);
 }
