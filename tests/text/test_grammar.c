@@ -3,11 +3,42 @@
 
 #include <pthread.h>
 
+#include "text/grammar_impl.h"
+
 static const char *const special[] = {"<end>", "<|call>", "<call|>", "[MARK]"};
-static const char *const texts[] = {"a",     "b",     "ab",           "ba",     "abc",      "c",   " ",       "  ",
-                                    "\n",    "\"",    "\\",           "{",      "}",        "{\"", "\":",     "\",",
-                                    "\"a\"", "hello", "world",        " world", "\xC3\xA9", "1",   "12",      "123",
-                                    "true",  "tru",   "\xE2\x82\xAC", "[",      "]",        "],",  "<|call>a"};
+static const char *const texts[] = {"a",
+                                    "b",
+                                    "ab",
+                                    "ba",
+                                    "abc",
+                                    "c",
+                                    " ",
+                                    "  ",
+                                    "\n",
+                                    "\"",
+                                    "\\",
+                                    "{",
+                                    "}",
+                                    "{\"",
+                                    "\":",
+                                    "\",",
+                                    "\"a\"",
+                                    "hello",
+                                    "world",
+                                    " world",
+                                    "\xC3\xA9",
+                                    "1",
+                                    "12",
+                                    "123",
+                                    "true",
+                                    "tru",
+                                    "\xE2\x82\xAC",
+                                    "[",
+                                    "]",
+                                    "],",
+                                    "<|call>a",
+                                    "\xF0\x9F\x98\x80",
+                                    "ab\xF0\x9F\x98\x80"};
 
 static td_tokenizer *tok;
 static td_token_trie *trie;
@@ -68,6 +99,7 @@ static void texts_fit_or_not(void **state) {
         {"root ::= \"\" \"a\" \"\"", "a", 2},
         {"root ::= e \"x\"\ne ::= \"\" | e2\ne2 ::= \"y\"?", "x", 2},
         {"root ::= e \"x\"\ne ::= \"\" | e2\ne2 ::= \"y\"?", "yx", 2},
+        {"root ::= e \"x\"\ne ::= f\nf ::= \"y\"", "x", 0},
         {"root ::= \"(\" root? \")\"", "(())", 2},
         {"root ::= \"(\" root? \")\"", "(()))", 0},
         {"root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"a\"", "aaaaaaaacbcbcbc", 2},
@@ -169,6 +201,11 @@ static void masks_equal_brute_force(void **state) {
         "root ::= \"hello\" (\" \" \"world\")*",
         "root ::= \"{\" \"\\\"\" [^\"\\\\]* \"\\\"\" \":\" [0-9]{1,3} \"}\"",
         "root ::= .{0,6}",
+        "root ::= [^ ]* \"x\"",
+        "root ::= [^~b]{0,9}",
+        "root ::= [\\x01-\\x7F]*",
+        "root ::= [^\xE2\x82\xAC]* .",
+        "root ::= [^\xF0\x90\x80\x80-\xF4\x8F\xBF\xBF]{0,40}",
         "root ::= [^\\x00-\\x1f\"]{2,5} \"\\\"\"",
         "root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"ab\"",
         "root ::= <|call> \"a\"+ <call|> <[[MARK]]>?",
@@ -322,6 +359,47 @@ static void ambiguity_is_shared(void **state) {
     }
 }
 
+/* A grammar that is swept before every call, beside one that never is: two states of each, at different places. */
+static void sweeping_changes_nothing(void **state) {
+    (void)state;
+    static const char text[] = "root ::= \"a\" root \"b\" | \"a\" root \"c\" | [^c]{0,9} \"ab\" | <|call> root";
+    td_grammar *g[2] = {make_gbnf(trie, text), make_gbnf(trie, text)};
+    td_grammar_state *behind[2] = {make_state(g[0]), make_state(g[1])}, *s[2] = {make_state(g[0]), make_state(g[1])};
+    dice d = {.seed = 5};
+    td_error err;
+    for (int i = 0; i < 60 && !td_grammar_state_must_end(s[1]); i++) {
+        uint64_t mask[2][8] = {{0}}, first[2][8] = {{0}};
+        size_t n;
+        for (int k = 0; k < 2; k++) {
+            g[0]->soft_bytes = 0;
+            assert_int_equal(td_grammar_state_allowed(behind[k], first[k], &n, &err), TD_OK);
+            g[0]->soft_bytes = 0;
+            assert_int_equal(td_grammar_state_allowed(s[k], mask[k], &n, &err), TD_OK);
+        }
+        assert_memory_equal(first[0], first[1], sizeof first[0]);
+        assert_memory_equal(mask[0], mask[1], sizeof mask[0]);
+        assert_int_equal(td_grammar_state_is_complete(s[0]), td_grammar_state_is_complete(s[1]));
+        td_token token;
+        do
+            token = choose(&d, trie, mask[0], n, false);
+        while (token == 0 && n > 1);
+        for (int k = 0; k < 2; k++) {
+            g[0]->soft_bytes = 0;
+            assert_int_equal(td_grammar_state_advance(s[k], token, &err), TD_OK);
+        }
+        for (int k = 0; k < 2 && i % 3 == 0; k++)
+            td_grammar_state_assign(behind[k], s[k]);
+        if (token == 0)
+            break;
+    }
+    assert_true(g[0]->automaton.n_nodes < g[1]->automaton.n_nodes);
+    for (int k = 0; k < 2; k++) {
+        td_grammar_state_close(&behind[k]);
+        td_grammar_state_close(&s[k]);
+        td_grammar_close(&g[k]);
+    }
+}
+
 /* Each failing allocation in turn. */
 static td_status run_all(const char *grammar) {
     td_grammar *g;
@@ -398,6 +476,7 @@ int main(void) {
         cmocka_unit_test(thoughts_may_come_first),
         cmocka_unit_test(depth_is_bounded),
         cmocka_unit_test(ambiguity_is_shared),
+        cmocka_unit_test(sweeping_changes_nothing),
         cmocka_unit_test(memory_may_fail_anywhere),
         cmocka_unit_test(threads_share_a_grammar),
     };

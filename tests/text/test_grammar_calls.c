@@ -208,6 +208,14 @@ static void calls_look_as_models_write_them(void **state) {
     check_fits(g, "<tool_call>\n<function=get_weather>\n</function>", 0);
     check_fits(g, "<tool_call>\n<function=get_weather>\n<parameter=city>\nx\n</parameter>\n<parameter=days>\n15", 0);
     check_fits(g, "Sure", 0);
+#define ODD(text)                                                                                                      \
+    "<tool_call>\n<function=store.put>\n<parameter=item>\n{\"id\":1,\"tags\":[\"" text                                 \
+    "\"]}\n</parameter>\n<parameter=note>\nn\n"                                                                        \
+    "</parameter>\n<parameter=any>\n{\"k\":\"" text "\"}\n</parameter>\n"
+    check_fits(g, ODD("a > b"), 1);
+    check_fits(g, ODD("</pa"), 0); /* a tag inside JSON would end the parameter */
+    check_fits(g, ODD("\\u003c/"), 1);
+#undef ODD
     td_grammar_close(&g);
     opt.format = json;
     opt.chat_template = "<tool_call>";
