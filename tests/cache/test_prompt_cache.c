@@ -735,6 +735,32 @@ static void what_is_revoked_leaves_nothing(void **state) {
     }
 }
 
+/* Nor does a snapshot stay that it has left in a page of another. */
+static void what_is_revoked_leaves_nothing_with_others(void **state) {
+    (void)state;
+    stage s;
+    plan p = with_bytes(&plans[4], 1 << 30, 0);
+    stage_open(&s, &p, 1);
+    td_token text[MAX_TOKENS];
+    count_up(text, MAX_TOKENS, 5);
+    say(&s, text, 40, 8);
+    text[30] = 1;
+    actor *a = actor_open(&s, 3);
+    assert_int_equal(start(a, text, 60), 0); /* the only snapshot is at 40 */
+    feed(a, 22, 0);
+    take_snapshot(a);
+    feed(a, 30, 0);
+    assert_int_equal(td_prompt_cache_describe(s.cache).snapshots, 2);
+    assert_int_equal(reused(&s, text, 60), 22);
+    td_cache_trail_revoke(&a->trail);
+    assert_int_equal(td_prompt_cache_describe(s.cache).snapshots, 1);
+    assert_int_equal(td_prompt_cache_describe(s.cache).nodes, 5);
+    assert_int_equal(reused(&s, text, 60), 0);
+    check_tree(&s);
+    actor_close(a);
+    stage_close(&s);
+}
+
 /* ---- random lives ---- */
 
 enum { N_ACTORS = 4, N_TEXTS = 40 };
@@ -927,6 +953,7 @@ int main(void) {
         cmocka_unit_test(what_would_free_nothing_stays),
         cmocka_unit_test(what_was_cut_is_not_kept),
         cmocka_unit_test(what_is_revoked_leaves_nothing),
+        cmocka_unit_test(what_is_revoked_leaves_nothing_with_others),
         cmocka_unit_test(random_lives_under_any_budget),
         cmocka_unit_test(what_is_found_is_the_longest),
         cmocka_unit_test(memory_that_fails_costs_only_the_cache),
