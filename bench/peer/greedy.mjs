@@ -2,6 +2,7 @@
 //
 //   node greedy.mjs model.gguf '{"prompt": [ids], "n": 48}'      prints the ids that follow
 //   node greedy.mjs model.gguf fixture-directory                 compares with its vectors (greedy_prompt, greedy_tokens)
+//   node greedy.mjs model.gguf '{"prompt": [ids], "top": 8}'     prints the likeliest next ids with their probabilities
 //   node greedy.mjs model.gguf text 'Once upon a time'           prints the ids of the text
 //
 // Runs where node-llama-cpp is installed (see README.md); never part of the build or the tests.
@@ -38,6 +39,15 @@ async function greedy(model, prompt, n) {
     return out;
 }
 
+async function likeliest(model, prompt, top) {
+    const context = await model.createContext({contextSize: Math.max(512, prompt.length + 8), threads: 1, checkpoints: {max: 0}});
+    const last = [prompt.at(-1), {generateNext: {probabilities: true}}];
+    const results = await context.getSequence().controlledEvaluate([...prompt.slice(0, -1), last]);
+    const all = [...results.at(-1).next.probabilities].map(([id, p]) => [Number(id), p]);
+    await context.dispose();
+    return all.sort((a, b) => b[1] - a[1]).slice(0, top);
+}
+
 const [file, what, text] = process.argv.slice(2);
 const llama = await getLlama({gpu: false, build: "never", logLevel: process.env.PEER_LOG ?? "error"});
 const model = await llama.loadModel({modelPath: path.resolve(file)});
@@ -45,8 +55,8 @@ let status = 0;
 if (what === "text") {
     console.log(JSON.stringify(model.tokenize(text, true).map(Number)));
 } else if (what.startsWith("{")) {
-    const {prompt, n} = JSON.parse(what);
-    console.log(JSON.stringify(await greedy(model, prompt, n)));
+    const {prompt, n, top} = JSON.parse(what);
+    console.log(JSON.stringify(top ? await likeliest(model, prompt, top) : await greedy(model, prompt, n)));
 } else {
     const {prompt, want} = vectors(what), got = await greedy(model, prompt, want.length);
     const first = want.findIndex((t, i) => t !== got[i]);

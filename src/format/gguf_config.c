@@ -210,7 +210,7 @@ static td_status turning_part(maker *m, double *out) {
         float f;
         memcpy(&f, t->data + 4 * i, 4);
         bool one = f == 1.0f, still = f >= 1e20f;
-        turning += one && turning == i;
+        turning += one;
         if (!(one && turning == i + 1) && !still)
             return td_fail(m->err, TD_E_UNSUPPORTED,
                            "%s: tensor \"rope_freqs.weight\": factor %" PRIu64
