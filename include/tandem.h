@@ -94,6 +94,11 @@ typedef struct td_engine_options {
                               * the file has them (heads in the checkpoint) */
     uint32_t mtp_shortlist;  /* heads in the checkpoint score this many words; 0: all. Changes speed, never text */
     bool mtp_random_weights; /* tests: the assistant's weights are replaced by noise; changes speed, never text */
+    const float *forced_acceptance; /* [n_forced_acceptance] benchmarks only, for models without a meaning: the draft at
+                                     * position i is accepted in this share of the rounds, whatever it is. Numbers of
+                                     * 0..1 that do not grow; 0 behind the last. What such an engine answers is no text,
+                                     * so it takes no request but those that say `benchmark` */
+    uint32_t n_forced_acceptance;   /* 0: drafts are accepted when they are right */
     uint32_t n_ctx;       /* positions a sequence may reach, up to 2^24; 0: what the model was made for, at most 8192 */
     uint32_t parallel;    /* sequences that a pass may serve (td_scheduler); default 1, at most 1024 */
     uint64_t cache_bytes; /* keys and values kept for prompts to come; 0: none beyond a session's own */
@@ -248,6 +253,7 @@ typedef struct td_request {
     bool ignore_eos;         /* end tokens are ordinary */
     const char *const *stop; /* [n_stop] strings that end the answer and are not part of it */
     size_t n_stop;
+    bool benchmark;     /* the answer is measured, not read: an engine with forced_acceptance takes no other request */
     bool no_mtp;        /* plain decoding for this request */
     int num_mtp_tokens; /* drafts a round at most, up to the engine's depth; -1: the engine's depth. When that is fixed
                          * (mtp_fixed), so is this */

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/rng.h"
 #include "decode/logprobs.h"
 
 static uint32_t sampled_rows(const td_decoder_options *o) {
@@ -383,7 +384,7 @@ static td_status accept(td_decoder *d, td_seq *s, const slot *t, uint32_t *accep
         td_token sampled;
         const float *logits = d->logits + (size_t)(t->first_logits + r) * info->n_vocab;
         TD_TRY(sample(d, s, logits, &sampled, err));
-        bool agrees = r < t->n_draft && sampled == t->draft[r];
+        bool agrees = accepts(d, s, t, r, &sampled);
         push(s, sampled, agrees);
         if (!agrees || s->finish) {
             *accepted = r + agrees;

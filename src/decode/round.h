@@ -35,6 +35,9 @@ typedef struct td_decoder_options {
     float min_prob;  /* a draft ends before the product of the drafter's probabilities falls below this; 0: never */
     int n_snapshots; /* copies of recurrent memory a sequence; 0: TD_SNAPSHOTS, negative: none */
     td_prompt_cache *cache; /* of the same pool; shared by all sequences; NULL: none */
+    bool forces; /* benchmarks only: whether the draft at position i is accepted is not asked of the model, but comes
+                  * true in forced[i] of all rounds (numbers that do not grow with i). The text then is none */
+    float forced[TD_MAX_DRAFT];
 } td_decoder_options;
 
 #define TD_SNAPSHOTS 4

@@ -33,14 +33,33 @@ td_decoder_options td_drafting_decoder(const td_engine_options *o) {
     td_decoder_options d = {.max_seqs = o->parallel,
                             .prefill_rows = o->prefill_size,
                             .max_depth = td_drafting_depth(o),
-                            .min_prob = o->mtp_min_prob};
+                            .min_prob = o->mtp_min_prob,
+                            .forces = o->n_forced_acceptance > 0};
+    for (uint32_t i = 0; i < o->n_forced_acceptance && i < TD_MAX_DRAFT; i++)
+        d.forced[i] = o->forced_acceptance[i];
     uint32_t wanted = o->parallel * (1 + d.max_depth);
     wanted = wanted < MOST_SAMPLED ? wanted : MOST_SAMPLED;
     d.max_sampled = wanted > o->parallel ? wanted : o->parallel;
     return d;
 }
 
+static td_status check_forced(const td_engine_options *o, td_error *err) {
+    if (o->n_forced_acceptance > TD_MAX_DRAFT)
+        return td_fail(err, TD_E_ARG, "a forced acceptance of %u drafts, expected at most %d", o->n_forced_acceptance,
+                       TD_MAX_DRAFT);
+    float before = 1;
+    for (uint32_t i = 0; i < o->n_forced_acceptance; i++) {
+        float p = o->forced_acceptance[i];
+        if (!(p >= 0 && p <= before))
+            return td_fail(err, TD_E_ARG, "a forced acceptance of %g at position %u, expected 0 to %g", (double)p,
+                           i + 1, (double)before);
+        before = p;
+    }
+    return TD_OK;
+}
+
 td_status td_drafting_check(const td_engine_options *o, td_error *err) {
+    TD_TRY(check_forced(o, err));
     if (o->num_mtp_tokens != TD_DEPTH_AUTO && o->num_mtp_tokens > TD_MAX_DRAFT)
         return td_fail(err, TD_E_ARG, "%u drafts a round, expected 0 to %d", o->num_mtp_tokens, TD_MAX_DRAFT);
     if (o->mtp_fixed && o->num_mtp_tokens == TD_DEPTH_AUTO)

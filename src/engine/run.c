@@ -48,7 +48,21 @@ static td_status copy_prompt(td_task *t, const td_request *q, td_error *err) {
     return TD_OK;
 }
 
+/* An engine that accepts drafts by a coin does not serve. */
+static td_status check_forced(const td_engine *e, const td_request *q, td_error *err) {
+    const td_constraint_spec *c = &q->constraint;
+    if (!e->decoder_options.forces)
+        return TD_OK;
+    if (!q->benchmark)
+        return td_fail(err, TD_E_ARG,
+                       "the acceptance of drafts is forced, which is for benchmarks: this engine answers no requests");
+    if (c->json_schema || c->grammar || c->json_object || c->tools)
+        return td_fail(err, TD_E_ARG, "the acceptance of drafts is forced: no answer can be constrained");
+    return TD_OK;
+}
+
 static td_status check(const td_engine *e, const td_request *q, td_error *err) {
+    TD_TRY(check_forced(e, q, err));
     for (size_t i = 0; i < q->n_stop; i++)
         if (!q->stop[i] || !*q->stop[i])
             return td_fail(err, TD_E_ARG, "stop string %zu is empty", i);
