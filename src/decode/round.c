@@ -377,6 +377,19 @@ static void push(td_seq *s, td_token t, bool drafted) {
         s->finish = TD_FINISH_LENGTH;
 }
 
+/* Whether the draft that row r was followed by is what the row gives. In a benchmark that forces acceptance one coin a
+ * round decides for all its rows, and an accepted draft is the row's token, since its key is what the pass has written.
+ */
+static bool accepts(const td_decoder *d, const td_seq *s, const slot *t, uint32_t r, td_token *sampled) {
+    if (r >= t->n_draft)
+        return false;
+    if (!d->opt.forces)
+        return *sampled == t->draft[r];
+    bool yes = td_rng_uniform(~s->params.sampling.seed, s->n_tokens - r, 0) < (double)d->opt.forced[r];
+    *sampled = yes ? t->draft[r] : *sampled;
+    return yes;
+}
+
 /* Samples the rows in turn; returns how many drafts were accepted. */
 static td_status accept(td_decoder *d, td_seq *s, const slot *t, uint32_t *accepted, td_error *err) {
     const td_model_info *info = &d->model->info;
