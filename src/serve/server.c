@@ -9,7 +9,11 @@
 #include "base/clock.h"
 #include "serve/page.h"
 
-enum { MAX_ROUTES = 64 };
+enum {
+    MAX_ROUTES = 64,
+    /* Reading a long conversation or compiling a schema keeps a thread for a while, and /health should not wait. */
+    HTTP_THREADS = 4,
+};
 
 td_server_options td_server_options_default(void) {
     return (td_server_options){.max_body_bytes = (size_t)64 << 20, .keepalive = 10, .version = "0"};
@@ -74,6 +78,7 @@ static td_status listen_for(td_server *s, td_error *err) {
     h.n_api_keys = s->opt.n_api_keys;
     h.cors_origin = s->opt.cors_origin;
     h.max_body_bytes = s->opt.max_body_bytes;
+    h.n_threads = HTTP_THREADS;
     h.error_body = td_fault_http_body;
     h.access = count_reply;
     h.access_user = s;

@@ -11,6 +11,7 @@ trap '[ -n "$server" ] && kill -9 "$server" 2>/dev/null; rm -rf "$tmp"' EXIT
 
 # serve ARGUMENT...: starts a server on a free port and waits until it is ready.
 serve() {
+    rm -f "$tmp/ready" # the last server's words must not pass for this one's
     "$tandem" serve --port 0 --threads 2 --ctx-size 2048 "$@" >"$tmp/ready" 2>"$tmp/log" </dev/null &
     server=$!
     for _ in $(seq 300); do

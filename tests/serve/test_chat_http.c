@@ -243,6 +243,30 @@ static void formats_that_cannot_be_met_are_refused(void **state) {
         }
 }
 
+#define SAYS_CALL "\"grammar\":\"root ::= \\\"<|tool_call>call:time{}<tool_call|>\\\"\""
+#define SAYS_THOUGHT "\"grammar\":\"root ::= \\\"<|channel>thought\\\\nhm<channel|>Yes.\\\"\""
+
+/* A grammar makes the model write what a call looks like: it is one when there are tools, and words when there are
+ * none. Thoughts are thoughts either way. */
+static void markers_mean_what_was_asked_for(void **state) {
+    (void)state;
+    api_reply r = chat(ASK, SAYS_CALL "," TOOLS);
+    assert_string_equal(api_text(r.json, "choices.0.message.tool_calls.0.function.name"), "time");
+    assert_string_equal(api_text(r.json, "choices.0.message.tool_calls.0.function.arguments"), "{}");
+    assert_string_equal(api_text(r.json, "choices.0.finish_reason"), "tool_calls");
+    api_reply_free(&r);
+    r = chat(ASK, SAYS_CALL);
+    assert_string_equal(api_text(r.json, "choices.0.message.content"), "<|tool_call>call:time{}<tool_call|>");
+    assert_string_equal(api_text(r.json, "choices.0.finish_reason"), "stop");
+    api_reply_free(&r);
+    r = chat(ASK, SAYS_THOUGHT);
+    assert_string_equal(api_text(r.json, "choices.0.message.content"), "Yes.");
+    assert_string_equal(api_text(r.json, "choices.0.message.reasoning_content"), "hm");
+    double thoughts = api_number(r.json, "usage.completion_tokens_details.reasoning_tokens");
+    assert_true(thoughts > 0 && thoughts < api_number(r.json, "usage.completion_tokens"));
+    api_reply_free(&r);
+}
+
 static void a_message_can_be_continued(void **state) {
     (void)state;
     api_reply r =
@@ -274,6 +298,7 @@ int main(void) {
         cmocka_unit_test(a_conversation_with_calls_and_results_goes_on),
         cmocka_unit_test(formats_hold),
         cmocka_unit_test(formats_that_cannot_be_met_are_refused),
+        cmocka_unit_test(markers_mean_what_was_asked_for),
         cmocka_unit_test(a_message_can_be_continued),
         cmocka_unit_test(where_a_message_is_cut_to_be_continued),
     };
