@@ -83,7 +83,7 @@ static void values_and_tensors(void **state) {
     td_buf b = begin(2, 5);
     str(&b, "a.u8");
     u32(&b, TD_GGUF_U8);
-    td_buf_putc(&b, 200);
+    td_buf_putc(&b, (char)200);
     str(&b, "a.i64");
     u32(&b, TD_GGUF_I64);
     u64(&b, (uint64_t)-5);

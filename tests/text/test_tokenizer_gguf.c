@@ -23,7 +23,7 @@ static int remove_path(void **state) {
 
 /* The metadata as an open file; the writer is freed. */
 static td_gguf *written(td_gguf_writer *w) {
-    td_gguf *g;
+    td_gguf *g = NULL;
     td_error err;
     if (td_gguf_write(w, path, NULL, 0, &err) != TD_OK || td_gguf_open(&g, path, &err) != TD_OK)
         fail_msg("%s", err.message);
