@@ -67,6 +67,7 @@ typedef struct search {
     const td_token *tokens;
     uint32_t n, base; /* tokens before the pages that are being looked at */
     uint32_t gapless; /* from this page on all windowed pages are there, up to base */
+    uint32_t shared;  /* tokens found */
     td_cache_match best;
 } search;
 
@@ -105,6 +106,7 @@ static uint32_t shared_with(const search *q, const td_cache_node *x) {
 /* Considers a child; false: it, and those further from the text than it, can offer nothing better. */
 static bool look_at(search *q, td_cache_node *x) {
     uint32_t shared = shared_with(q, x);
+    q->shared = q->base + shared > q->shared ? q->base + shared : q->shared;
     if (!shared || q->base + shared <= q->best.length)
         return false;
     consider(q, x, shared);
@@ -131,6 +133,7 @@ td_cache_match td_prompt_cache_find(const td_prompt_cache *c, const td_token *to
         if (!x->has_windows)
             q.gapless = x->depth;
     }
+    q.best.shared = q.shared;
     return q.best;
 }
 
@@ -289,9 +292,38 @@ static td_cache_node *node_at(const td_cache_trail *t, const td_token *tokens, u
     return x;
 }
 
+/* The node's snapshot with the highest position before `position`. */
+static td_cache_snapshot *last_before(const td_cache_node *x, uint32_t position) {
+    td_cache_snapshot *last = NULL;
+    for (td_cache_snapshot *s = x->snapshots; s; s = s->next)
+        if (s->position < position && (!last || s->position > last->position))
+            last = s;
+    return last;
+}
+
+/* Down from `position`: a copy made in passing goes when the one above it and the one below are near enough. */
+static void thin_out(td_cache_trail *t, td_cache_node *x, uint32_t position) {
+    uint32_t above = position, most = position / 4;
+    td_cache_snapshot *doubtful = NULL;
+    for (; x->parent; x = x->parent)
+        for (td_cache_snapshot *s; (s = last_before(x, doubtful ? doubtful->position : above));) {
+            if (doubtful && above - s->position <= most)
+                td_cache_tree_drop_snapshot(t->cache, doubtful);
+            else if (doubtful)
+                above = doubtful->position;
+            doubtful = s->passing && s->run == t->run ? s : NULL;
+            above = doubtful ? above : s->position;
+        }
+    if (doubtful && above <= most)
+        td_cache_tree_drop_snapshot(t->cache, doubtful);
+}
+
 bool td_cache_trail_keep(td_cache_trail *t, const td_token *tokens, td_snapshot *copy) {
     td_cache_node *x = t->cache && !t->barred ? node_at(t, tokens, copy->position) : NULL;
-    return x && td_cache_tree_keep(t->cache, x, copy, t->run);
+    if (!x || !td_cache_tree_keep(t->cache, x, copy, t->run))
+        return false;
+    thin_out(t, x, copy->position);
+    return true;
 }
 
 void td_cache_trail_back(td_cache_trail *t, uint32_t n) {

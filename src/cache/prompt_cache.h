@@ -56,6 +56,7 @@ typedef struct td_cache_match {
     td_cache_node *node;  /* with the last of them */
     const uint8_t *state; /* [snapshot_bytes] recurrent memory at `length`, or NULL */
     const float *hidden;  /* [n_embd] final hidden state of length - 1, or NULL: not known */
+    uint32_t shared;      /* tokens that the tree has, whether it can continue them or not; >= length */
 } td_cache_match;
 
 td_cache_match td_prompt_cache_find(const td_prompt_cache *cache, const td_token *tokens, uint32_t n);
@@ -89,7 +90,10 @@ void td_cache_trail_follow(td_cache_trail *t, const td_token *tokens, uint32_t n
 /* And the last one if it is partial; nothing more is written to it, for it is shared now (kv.h: it is copied first). */
 void td_cache_trail_end(td_cache_trail *t, const td_token *tokens, uint32_t n, const td_kv_seq *kv);
 
-/* Offers a copy of recurrent memory after copy->position of the tokens; true: the tree has one there now, and
+/* Of copies that a prompt made in passing (td_snapshot.passing) this keeps fewer the further it gets, so that there are
+ * a handful of them however long it is: one goes while its neighbours are no further apart than a quarter of the text.
+ *
+ * Offers a copy of recurrent memory after copy->position of the tokens; true: the tree has one there now, and
  * copy->state and copy->hidden may be NULL, as it has taken them. False: the tree lacks the page, or the room. */
 bool td_cache_trail_keep(td_cache_trail *t, const td_token *tokens, td_snapshot *copy);
 

@@ -342,6 +342,7 @@ static bool add_snapshot(td_prompt_cache *c, td_cache_node *x, td_snapshot *copy
                              .item = {.clock = ++c->clock, .kind = TD_CACHE_SNAPSHOT},
                              .position = copy->position,
                              .run = run,
+                             .passing = copy->passing,
                              .state = copy->state};
     copy->state = NULL;
     if (copy->has_hidden) {
@@ -363,6 +364,7 @@ bool td_cache_tree_keep(td_prompt_cache *c, td_cache_node *x, td_snapshot *copy,
             s->hidden = copy->hidden;
             copy->hidden = NULL;
         }
+        s->passing = s->passing && copy->passing;
         td_recency_touch(&c->recency, &s->item, ++c->clock);
         return true;
     }

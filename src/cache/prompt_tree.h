@@ -20,6 +20,7 @@ typedef struct td_cache_snapshot {
     td_recency_item item;
     uint32_t position;
     uint64_t run;
+    bool passing;   /* as in td_snapshot */
     uint8_t *state; /* [snapshot_bytes] */
     float *hidden;  /* [n_embd] or NULL */
 } td_cache_snapshot;

@@ -96,7 +96,7 @@ td_snapshot *td_snapshots_make(td_snapshots *s, uint32_t position) {
     if (!furnish(s, p))
         return NULL;
     p->position = position;
-    p->whole = p->has_hidden = false;
+    p->whole = p->has_hidden = p->passing = false;
     return p;
 }
 

@@ -19,7 +19,8 @@ typedef struct td_snapshot {
     uint8_t *state;    /* [model info.snapshot_bytes], backend memory */
     float *hidden;     /* [n_embd] final hidden state of position - 1, when has_hidden */
     bool has_hidden;
-    bool whole; /* false between td_snapshots_make and td_snapshots_keep */
+    bool passing; /* made where a pass happened to end, for want of a better place */
+    bool whole;   /* false between td_snapshots_make and td_snapshots_keep */
 } td_snapshot;
 
 /* At most `most` copies (0: none, and every call is harmless) of a sequence of `model`, which must outlive the store

@@ -34,7 +34,7 @@ static td_status alloc_arrays(td_decoder *d, td_error *err) {
     d->n_sure = td_calloc(n, sizeof *d->n_sure);
     d->n_commit = td_calloc(n, sizeof *d->n_commit);
     d->state = td_calloc(n, sizeof *d->state);
-    d->mark = td_calloc(2 * (size_t)n, sizeof *d->mark);
+    d->mark = td_calloc(TD_COPIES * (size_t)n, sizeof *d->mark);
     d->out_row = td_calloc(m->max_out, sizeof *d->out_row);
     d->logits_out = td_calloc(m->max_logits, sizeof *d->logits_out);
     d->hidden = td_malloc_aligned((size_t)m->max_out * d->model->info.n_embd * sizeof(float));
@@ -226,20 +226,25 @@ static td_status draft_all(td_decoder *d, td_seq *const *seqs, uint32_t n, td_er
 
 /* ---- verify ---- */
 
-/* Snapshots worth making in a sequence's known rows: at the last page boundary that leaves a token to feed, and before
- * the last token of a prompt. Plain rounds make none. */
+/* Snapshots worth making in a sequence's known rows, ascending: where its prompt parts from others that the prompt
+ * cache has, for more may part there; at the last page boundary that leaves a token to feed; before the last token of a
+ * prompt. Plain rounds make none. */
 static void mark_copies(td_decoder *d, td_seq *s, uint32_t i, td_pass *p) {
     slot *t = &d->slots[i];
-    t->copy[0] = t->copy[1] = NULL;
-    uint32_t length = td_kv_seq_length(s->kv), page = d->model->kv.page_tokens;
+    memset(t->copy, 0, sizeof t->copy);
+    uint32_t length = td_kv_seq_length(s->kv), page = d->model->kv.page_tokens, before = length;
     if (!s->state || (t->samples && t->n_known < 2))
         return;
-    uint32_t end = length + t->n_known - t->samples;
-    const uint32_t at[2] = {end / page * page, end + 1 == s->n_tokens && end % page ? end : 0};
-    for (int k = 0; k < 2; k++) {
-        t->copy[k] = at[k] > length ? td_snapshots_make(s->snapshots, at[k]) : NULL;
-        if (t->copy[k])
-            d->mark[p->n_marks++] = (td_mark){.seq = i, .n_rows = at[k] - length, .to = t->copy[k]->state};
+    uint32_t end = length + t->n_known - t->samples, boundary = end / page * page;
+    uint32_t last = end + 1 == s->n_tokens ? end : 0, branch = s->branch <= end ? s->branch : 0;
+    const uint32_t at[TD_COPIES] = {branch < boundary ? branch : boundary, branch < boundary ? boundary : branch, last};
+    for (int k = 0; k < TD_COPIES; k++) {
+        t->copy[k] = at[k] > before ? td_snapshots_make(s->snapshots, at[k]) : NULL;
+        if (!t->copy[k])
+            continue;
+        t->copy[k]->passing = at[k] == boundary && at[k] != branch && at[k] != last;
+        d->mark[p->n_marks++] = (td_mark){.seq = i, .n_rows = at[k] - length, .to = t->copy[k]->state};
+        before = at[k];
     }
 }
 
@@ -419,7 +424,7 @@ static void count(td_seq_stats *st, uint32_t drafted, uint32_t accepted) {
 /* What the pass has copied on its way counts from now on. */
 static void keep_copies(td_decoder *d, td_seq *s, const slot *t) {
     bool all_rows = d->drafter && d->drafter->all_rows;
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < TD_COPIES; k++) {
         if (!t->copy[k])
             continue;
         uint32_t row = t->first_row + (t->copy[k]->position - td_kv_seq_length(s->kv)) - 1;

@@ -86,6 +86,7 @@ typedef struct td_seq {
     uint32_t uncommitted;    /* accepted drafts that are still in its log */
     td_snapshots *snapshots; /* or NULL */
     td_cache_trail trail;    /* through the prompt cache, if there is one */
+    uint32_t branch;         /* where the prompt parts from others in the cache, to be copied there; 0: nowhere */
     td_history history;
     td_depth depth; /* how drafts have fared on this text */
     float *hidden;  /* [n_embd] of position n_tokens-2, when has_hidden */

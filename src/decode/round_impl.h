@@ -4,17 +4,19 @@
 
 #include "decode/round.h"
 
+#define TD_COPIES 3 /* snapshots that a pass makes of a sequence at most */
+
 /* What one sequence does in the round under way. */
 typedef struct slot {
-    uint32_t first_row;    /* of the pass */
-    uint32_t n_known;      /* rows of known tokens */
-    uint32_t n_draft;      /* rows of drafts behind them */
-    uint32_t n_made;       /* drafts made, n_draft of which are fed */
-    uint32_t n_accepted;   /* drafts that were accepted */
-    bool samples;          /* the last known row is the newest token's */
-    uint32_t first_out;    /* of the sampled rows, among the outputs */
-    uint32_t first_logits; /* and among the logits */
-    td_snapshot *copy[2];  /* that the pass makes, or NULL */
+    uint32_t first_row;           /* of the pass */
+    uint32_t n_known;             /* rows of known tokens */
+    uint32_t n_draft;             /* rows of drafts behind them */
+    uint32_t n_made;              /* drafts made, n_draft of which are fed */
+    uint32_t n_accepted;          /* drafts that were accepted */
+    bool samples;                 /* the last known row is the newest token's */
+    uint32_t first_out;           /* of the sampled rows, among the outputs */
+    uint32_t first_logits;        /* and among the logits */
+    td_snapshot *copy[TD_COPIES]; /* that the pass makes, or NULL */
     td_token draft[TD_MAX_DRAFT];
     float confidence[TD_MAX_DRAFT]; /* as in td_draft */
 } slot;
@@ -38,7 +40,7 @@ struct td_decoder {
     int32_t *pos, *n_keys, *out_row, *logits_out;
     uint32_t *row_seq, *n_sure, *n_commit;
     void **state;
-    td_mark *mark; /* [2*max_seqs] */
+    td_mark *mark; /* [TD_COPIES*max_seqs] */
     td_kv_pages *pages[TD_KV_MAX_GROUPS];
     float *hidden, *logits;
 };

@@ -243,6 +243,7 @@ static uint32_t prepare(td_seq *s, const td_token *prompt, uint32_t n_prompt) {
         return rewind_to(s, most);
     td_cache_match m = td_prompt_cache_find(s->trail.cache, prompt, n_prompt - 1);
     uint32_t keep = m.length > reach(s, most) ? adopt(s, &m) : rewind_to(s, most);
+    s->branch = m.shared >= keep + s->decoder->model->kv.page_tokens ? m.shared : 0;
     td_prompt_cache_count(s->trail.cache, n_prompt, keep);
     return keep;
 }

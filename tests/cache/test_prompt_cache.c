@@ -487,6 +487,44 @@ static void snapshots_are_of_their_position_alone(void **state) {
     stage_close(&s);
 }
 
+static void keep_passing(stage *s, actor *a) {
+    td_snapshot copy = {.position = length_of(a), .passing = true, .whole = true};
+    copy.state = s->model.be->ops->alloc(s->model.be, 64);
+    for (uint64_t i = 0, h = hash_tokens(a->tokens, copy.position); i < 8; i++, h++)
+        memcpy(copy.state + 8 * i, &h, 8);
+    assert_true(td_cache_trail_keep(&a->trail, a->tokens, &copy));
+    if (copy.state)
+        s->model.be->ops->free(s->model.be, copy.state);
+}
+
+/* Copies made in passing thin out behind a long prompt: few are left, with no gap of more than a quarter. */
+static void copies_made_in_passing_thin_out(void **state) {
+    (void)state;
+    stage s;
+    plan p = with_bytes(&plans[4], 1 << 30, 0);
+    stage_open(&s, &p, 1);
+    td_token text[MAX_TOKENS];
+    count_up(text, MAX_TOKENS, 5);
+    actor *a = actor_open(&s, 3);
+    start(a, text, MAX_TOKENS);
+    for (uint32_t at = 8; at <= 152; at += 8) {
+        assert_true(feed(a, 8, 0));
+        keep_passing(&s, a);
+        check_tree(&s);
+        assert_in_range(td_prompt_cache_describe(s.cache).snapshots, 1, 9);
+        uint32_t before = 0;
+        for (uint32_t n = 1; n <= at; n++) {
+            uint32_t got = td_prompt_cache_find(s.cache, text, n).length;
+            assert_true(n - got <= (at / 4 > 8 ? at / 4 : 8));
+            assert_true(got >= before);
+            before = got;
+        }
+        assert_int_equal(before, at);
+    }
+    actor_close(a);
+    stage_close(&s);
+}
+
 /* What cannot be continued exactly is not offered: a window with a hole. */
 static void a_hole_in_a_window_is_respected(void **state) {
     (void)state;
@@ -945,6 +983,7 @@ int main(void) {
         cmocka_unit_test(a_partial_page_is_copied_before_it_is_written),
         cmocka_unit_test(partial_pages_grow_and_part),
         cmocka_unit_test(snapshots_are_of_their_position_alone),
+        cmocka_unit_test(copies_made_in_passing_thin_out),
         cmocka_unit_test(a_hole_in_a_window_is_respected),
         cmocka_unit_test(the_least_recently_used_goes),
         cmocka_unit_test(windows_that_serve_nobody_go_first),

@@ -163,6 +163,43 @@ static void a_second_reader_begins_on_what_the_first_has_read(void **state) {
     }
 }
 
+/* Prompts with one beginning (instructions, a document): the second to come shows where they part, and leaves a
+ * snapshot there, so that the third begins exactly there. Of the others a handful stays, however long the prompt. */
+static void the_third_of_a_kind_begins_where_the_others_parted(void **state) {
+    (void)state;
+    for (size_t f = 0; f < 2; f++)
+        for (uint32_t common = 70; common <= 180; common += 11)
+            for (uint32_t prefill = 16; prefill <= 64; prefill += 48) {
+                stage s;
+                stage_open(&s, (stage_options){.fixture = fixtures[f],
+                                               .heads = common % 2,
+                                               .prefill_rows = prefill,
+                                               .cache_bytes = PLENTY});
+                truth first, t;
+                make_text(&s, &first, common + 9, plain_params(5, 0), 3);
+                request(&s, &first, plain_params(5, common % 2 ? 3 : 0));
+                assert_in_range(td_prompt_cache_describe(s.cache).snapshots, 2, 8 + 2);
+                for (uint32_t k = 0, second = 0; k < 3; k++) {
+                    td_token prompt[STAGE_CTX];
+                    random_tokens(prompt, common + 12, 70 + k);
+                    memcpy(prompt, first.tokens, common * sizeof *prompt);
+                    prompt[common] = (first.tokens[common] + 1 + (td_token)k) % N_VOCAB;
+                    td_seq_params p = plain_params(5, common % 2 ? 3 : 0);
+                    truth_make(&t, &s, prompt, common + 12, &p);
+                    uint32_t reused = request(&s, &t, p);
+                    if (k == 0) {
+                        second = reused;
+                        assert_true(reused <= common && common - reused <= common / 4 + prefill);
+                    } else { /* less than a page is not worth a copy */
+                        assert_int_equal(reused, common - second < 8 ? second : common);
+                    }
+                    truth_free(&t);
+                }
+                truth_free(&first);
+                stage_close(&s);
+            }
+}
+
 /* ---- drafts ---- */
 
 /* What a drafter has proposed for the text at `spied`, all in one number: the fixture's heads are accepted too seldom
@@ -501,6 +538,7 @@ int main(void) {
         cmocka_unit_test(every_split_equals_a_cold_run),
         cmocka_unit_test(conversations_go_on_from_their_end),
         cmocka_unit_test(a_second_reader_begins_on_what_the_first_has_read),
+        cmocka_unit_test(the_third_of_a_kind_begins_where_the_others_parted),
         cmocka_unit_test(drafts_fare_as_in_an_unbroken_run),
         cmocka_unit_test(drafts_fare_as_in_a_cold_run),
         cmocka_unit_test(pages_written_without_heads_serve_with_heads),
