@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/gguf_tokenizer.h"
+#include "gguf_tokenizer.h"
 
 #include "base/alloc.h"
 #include "format/checkpoint.h"
@@ -336,8 +336,8 @@ static inline bool convert_qwen_experts(gguf_conversion *c, const char *plain) {
     static const char *const names[] = {"ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"};
     unsigned layer;
     int used = 0;
-    uint64_t dims[4];
-    int n_dims;
+    uint64_t dims[4] = {0};
+    int n_dims = 0;
     char name[200];
     bool mtp = strncmp(plain, "mtp.", 4) == 0;
     const char *p = mtp ? plain + 4 : plain;
@@ -387,8 +387,8 @@ static inline void convert_tensors(gguf_conversion *c) {
     for (size_t i = 0; i < td_checkpoint_n_tensors(c->ck); i++) {
         const char *full = td_checkpoint_tensor_at(c->ck, i)->name, *plain = td_model_plain_name(full);
         char name[160];
-        uint64_t dims[4];
-        int n_dims;
+        uint64_t dims[4] = {0};
+        int n_dims = 0;
         if (convert_ends(plain, ".scales") || convert_ends(plain, ".biases") || strstr(plain, "masked_embedding"))
             continue;
         if (c->qwen && convert_qwen_experts(c, plain))
