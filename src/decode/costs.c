@@ -1,4 +1,4 @@
-/* costs.c - cells of recent measurements, and lines through their medians. */
+/* costs.c - cells of recent measurements, and lines through what they agree on. */
 #include "decode/costs.h"
 
 #include <string.h>
@@ -7,6 +7,7 @@
 #define ROW_GUESS 0.05    /* of a pass, for a further row, while nothing but one pass is known */
 #define STEP_GUESS 0.05   /* of a plain pass, for a draft step */
 #define MEMBER_GUESS 0.2  /* of a draft step, for a further sequence in it */
+#define ALIKE 1.25f       /* times as dear as another is not dearer but for noise */
 #define YOUNGER 256u      /* rounds that a price may be older than one that it overrules */
 #define SETTLED 3u        /* measurements after which a price is believed */
 #define ROWS_WEIGHT 0.25f /* of the latest, in the rows that a shared cell stands for */
@@ -25,17 +26,21 @@ static uint32_t cell_of(uint32_t rows) {
     return cell < TD_COSTS_CELLS ? cell : TD_COSTS_CELLS - 1;
 }
 
-/* The lower median: of two the smaller, of a full window the fourth. */
+/* The mean of those about as dear as the lower quartile (of up to four the least, of a full window the second) or less:
+ * on a busy machine more than half of some cell's measurements are interrupted sooner or later, and what seems dear is
+ * not tried again soon. */
 static float price(const td_cost *c) {
-    uint32_t n = c->n < TD_COSTS_WINDOW ? c->n : TD_COSTS_WINDOW;
-    float sorted[TD_COSTS_WINDOW];
+    uint32_t n = c->n < TD_COSTS_WINDOW ? c->n : TD_COSTS_WINDOW, used = 0;
+    float sorted[TD_COSTS_WINDOW], sum = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t j = i;
         for (; j > 0 && sorted[j - 1] > c->recent[i]; j--)
             sorted[j] = sorted[j - 1];
         sorted[j] = c->recent[i];
     }
-    return sorted[(n - 1) / 2];
+    while (used < n && sorted[used] <= ALIKE * sorted[(n - 1) / 4])
+        sum += sorted[used++];
+    return sum / (float)used;
 }
 
 static void measure(td_cost *c, uint32_t rows, uint32_t round, double seconds) {
@@ -65,7 +70,8 @@ static double dearer(const td_cost *cells) {
     return 1;
 }
 
-/* What cells hold, in order: own prices, none dearer than a younger one behind it; between them lent ones. */
+/* What cells hold, in order: own prices, none dearer than a younger one behind it; between them lent ones. And a row
+ * costs no more than it does in passes of fewer rows: those could be run instead. */
 static uint32_t points_of(const td_cost *cells, point *p) {
     uint32_t n = 0;
     double lent = dearer(cells), least = 0;
@@ -77,8 +83,10 @@ static uint32_t points_of(const td_cost *cells, point *p) {
         for (uint32_t j = i + 1; j < TD_COSTS_CELLS; j++)
             if (cells[j].seconds > 0 && (double)cells[j].seconds < y && cells[j].at + YOUNGER >= c->at)
                 y = (double)cells[j].seconds;
-        y = y > least ? y : least; /* only a lent one can be */
+        y = y > least ? y : least; /* only a lent one can be less */
         least = y;
+        if (n && y * p[n - 1].x > p[n - 1].y * (double)c->rows)
+            y = p[n - 1].y * (double)c->rows / p[n - 1].x;
         p[n++] = (point){(double)c->rows, y};
     }
     return n;
@@ -126,7 +134,7 @@ uint32_t td_costs_seen(const td_cost_bucket *b, uint32_t rows) {
 }
 
 bool td_costs_settled(const td_cost_bucket *b, uint32_t rows) {
-    uint32_t around = rows / 8;
+    uint32_t around = rows / 16;
     for (uint32_t r = rows - around; r <= rows + around; r++)
         if (td_costs_seen(b, r) >= SETTLED)
             return true;

@@ -4,10 +4,11 @@
  * passes of four rows. A draft step is priced by the sequences that take part in it. Prices are kept apart by how many
  * keys the round reads, in powers of two.
  *
- * A price is the lower median of a cell's last measurements, so that a few rounds that were interrupted do not enter
- * into it, and a machine that has become slower is believed after some. What has not been measured lies on the line
- * through what has; and as no pass is cheaper than one of fewer rows, a dear measurement is overruled by a cheaper one
- * of more rows. Nothing here reads a clock. */
+ * A price is the mean of the cheaper of a cell's last measurements, those that are alike; rounds that were interrupted
+ * do not enter into it, and a machine that has become slower is believed after some. What has not been measured lies on
+ * the line through what has; and as no pass is cheaper than one of fewer rows, a dear measurement is overruled by a
+ * cheaper one of more rows, and as no row is dearer than it is in passes of fewer rows, by those. Nothing here reads a
+ * clock. */
 #ifndef TD_DECODE_COSTS_H
 #define TD_DECODE_COSTS_H
 

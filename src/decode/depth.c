@@ -15,7 +15,7 @@
 #define ALARM 6.0f       /* of evidence: a false one every e^6 rounds at most */
 #define SUSPICION 0.4f   /* of evidence a draft: enough to look again at once */
 #define PROBE_SHARE 0.01 /* of the time, for drafts while none pay */
-#define TRIAL_LEAST 0.75 /* of the best rate, which a trial may be expected to make */
+#define TRIAL_LEAST 0.85 /* of the best rate, which a trial may be expected to make */
 
 /* ---- acceptance ---- */
 
@@ -117,7 +117,6 @@ static void watch(td_depth *d, float p, bool hit) {
 void td_depth_learn(td_depth *d, td_depth_costs *costs, uint32_t made, uint32_t kept, uint32_t accepted,
                     const float *confidence) {
     d->since_draft = kept ? 0 : d->since_draft + 1;
-    d->last_accepted = accepted > 0;
     if (!made || made > TD_MAX_DRAFT)
         return;
     costs->has_confidence = costs->has_confidence || (confidence && confidence[0] >= 0);
@@ -292,13 +291,13 @@ static void set_stops(td_depth_costs *c, const plan *p, const td_depth_round *r,
 
 /* ---- finding out ---- */
 
-/* The last draft was accepted, and that was not to be expected. */
+/* Drafts have been accepted of late as was not to be expected. */
 static bool suspects(const td_depth *d) {
-    return d->last_accepted && d->better.score > SUSPICION * d->better.n;
+    return d->better.score > SUSPICION * d->better.n;
 }
 
 /* A first draft for sequences that get none: the one that has gone longest without, as often as takes up a small share
- * of the time; and at once, one whose last draft was accepted against expectation. */
+ * of the time; and at once, one whose drafts have begun to be accepted. */
 static void probe(td_depth_costs *c, const plan *p, const td_depth_round *r, uint32_t granted) {
     uint32_t next = granted < p->n ? granted + 1 : granted, longest = 0;
     double cost = (p->pass[next] - p->pass[granted]) + step(p, 0, 1);

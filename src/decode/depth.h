@@ -43,7 +43,6 @@ typedef struct td_depth {
     td_acceptance seen;
     td_depth_shift worse, better;
     uint32_t since_draft; /* rounds without one */
-    bool last_accepted;   /* the last round accepted a draft */
 } td_depth;
 
 /* Of a decoder. Zeroed: nothing is known. */

@@ -17,6 +17,7 @@
 
 #define MOST 8
 #define N_MOST 8 /* sequences */
+#define SEEDS 5  /* runs of which a figure is the mean: luck moves one by two or three per cent */
 #define LENGTH(a) (sizeof(a) / sizeof(a)[0])
 
 /* ---- machines ---- */
@@ -107,8 +108,9 @@ static double uniform(const run *r, uint32_t what) {
     return td_rng_uniform(99, r->round, what);
 }
 
-static void start(run *r, const machine *m, uint32_t n, const text *const *t) {
+static void start_seeded(run *r, const machine *m, uint32_t n, const text *const *t, uint64_t seed) {
     memset(r, 0, sizeof *r);
+    r->round = seed << 32;
     r->m = m;
     r->n = n;
     r->bound = n * (1 + MOST);
@@ -119,6 +121,10 @@ static void start(run *r, const machine *m, uint32_t n, const text *const *t) {
         r->s[i].keys = 2000;
         td_depth_init(&r->s[i].depth, &r->costs);
     }
+}
+
+static void start(run *r, const machine *m, uint32_t n, const text *const *t) {
+    start_seeded(r, m, n, t, 0);
 }
 
 /* What sequence i's drafts of this round are: how likely each is right, and what the drafter says. */
@@ -262,10 +268,13 @@ static void comes_near_the_best_fixed_depth(void **state) {
     double worst = 2;
     for (size_t m = 0; m < LENGTH(machines); m++)
         for (size_t t = 0; t < LENGTH(texts); t++) {
-            run r;
             const text *one[] = {&texts[t]};
-            start(&r, &machines[m], 1, one);
-            double got = go(&r, 4000), best = best_fixed(&machines[m], one, 1, 2000);
+            double got = 0, best = best_fixed(&machines[m], one, 1, 2000);
+            for (uint64_t seed = 0; seed < SEEDS; seed++) {
+                run r;
+                start_seeded(&r, &machines[m], 1, one, seed);
+                got += go(&r, 2000) / SEEDS;
+            }
             worst = got / best < worst ? got / best : worst;
             if (got < 0.97 * best)
                 fail_msg("%s, %s: %.3f tokens a plain round, the best fixed depth gives %.3f", machines[m].name,
@@ -309,6 +318,20 @@ static void an_impossible_speedup_is_recognised_within_64_rounds(void **state) {
     }
 }
 
+static double after_a_change(const machine *m, const text *from, const text *to) {
+    double got = 0;
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        run r;
+        const text *one[] = {from};
+        start_seeded(&r, m, 1, one, seed);
+        go(&r, 600);
+        r.s[0].text = to;
+        go(&r, 64);
+        got += go(&r, 600) / SEEDS;
+    }
+    return got;
+}
+
 static void a_text_that_changes_is_followed_within_64_rounds(void **state) {
     (void)state;
     double worst = 2;
@@ -316,34 +339,32 @@ static void a_text_that_changes_is_followed_within_64_rounds(void **state) {
     for (size_t m = 0; m < 2; m++)
         for (size_t from = 0; from < LENGTH(texts); from++)
             for (size_t to = 0; to < LENGTH(texts); to++) {
-                run r;
-                const text *one[] = {&texts[from]};
-                start(&r, both[m], 1, one);
-                go(&r, 600);
-                one[0] = r.s[0].text = &texts[to];
-                go(&r, 64);
-                double got = go(&r, 600), best = best_fixed(both[m], one, 1, 2000);
+                const text *one[] = {&texts[to]};
+                double got = after_a_change(both[m], &texts[from], &texts[to]);
+                double best = best_fixed(both[m], one, 1, 2000);
                 worst = got / best < worst ? got / best : worst;
-                if (got < 0.95 * best)
+                if (got < 0.97 * best)
                     fail_msg("%s, from %s to %s: %.3f, the best fixed depth gives %.3f", both[m]->name,
                              texts[from].name, texts[to].name, got, best);
             }
     print_message("64 rounds after a change: at least %.3f of the best fixed depth\n", worst);
 }
 
-/* Good, then hopeless, then good again, two thousand tokens each, the change included. */
+/* Requirement 67: good, then hopeless, then good again, two thousand tokens each, the change included. */
 static void both_halves_of_a_changing_text_reach_97_per_cent(void **state) {
     (void)state;
     const machine *const both[] = {&machines[0], &machines[4], &machines[5], &machines[8]};
     for (size_t m = 0; m < LENGTH(both); m++) {
-        run r;
         const text *one[] = {&good};
-        start(&r, both[m], 1, one);
-        double best = best_fixed(both[m], one, 1, 2000), rate[4];
-        go(&r, 200); /* the machine is known */
-        for (int part = 0; part < 4; part++) {
-            r.s[0].text = part % 2 ? &texts[3] : &good;
-            rate[part] = go_tokens(&r, 2000) / (part % 2 ? 1 : best);
+        double best = best_fixed(both[m], one, 1, 2000), rate[4] = {0};
+        for (uint64_t seed = 0; seed < 2 * SEEDS; seed++) {
+            run r;
+            start_seeded(&r, both[m], 1, one, seed);
+            go(&r, 200); /* the machine is known */
+            for (int part = 0; part < 4; part++) {
+                r.s[0].text = part % 2 ? &texts[3] : &good;
+                rate[part] += go_tokens(&r, 2000) / (part % 2 ? 1 : best) / (2 * SEEDS);
+            }
         }
         print_message("%s: %.3f, hopeless %.3f, good again %.3f, hopeless %.3f\n", both[m]->name, rate[0], rate[1],
                       rate[2], rate[3]);
@@ -437,7 +458,7 @@ static void a_new_sequence_begins_with_what_the_others_learned(void **state) {
     assert_int_equal(wanted_now(&r, 2000, MOST), 0);
     /* and is not bound by it (requirement 51) */
     one[0] = r.s[0].text = &good;
-    double got = go_tokens(&r, 1000), best = best_fixed(&machines[1], one, 1, 2000);
+    double got = go_tokens(&r, 2000), best = best_fixed(&machines[1], one, 1, 2000);
     if (got < 0.95 * best)
         fail_msg("after hopeless texts: %.3f, the best fixed depth gives %.3f", got, best);
 }
@@ -487,7 +508,7 @@ static void batches_never_lose_and_gain_where_they_can(void **state) {
                 double best = best_fixed(&machines[m], t, n, 2000);
                 worst = got / plain < worst ? got / plain : worst;
                 nearest = got / best < nearest ? got / best : nearest;
-                if (got < 0.97 * plain || got < 0.95 * best)
+                if (got < 0.97 * plain || got < 0.96 * best)
                     fail_msg("%s, %u sequences of kind %zu: %.3f; plain %.3f, best common depth %.3f", machines[m].name,
                              n, kind, got, plain, best);
             }
