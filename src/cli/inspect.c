@@ -16,6 +16,7 @@
 #include "cli/places.h"
 #include "cli/report.h"
 #include "engine/census.h"
+#include "engine/texts.h"
 #include "engine/drafting.h"
 #include "model/families.h"
 
@@ -114,19 +115,17 @@ static td_status open_trunk(subject *s, td_error *err) {
 }
 
 static void look_for_texts(subject *s) {
-    char *tokenizer = td_path_join(s->path, "tokenizer.json"), *config = td_path_join(s->path, "tokenizer_config.json");
     td_error err = {0};
     td_tokenizer *t = NULL;
     td_chat_template *c = NULL;
-    if (!tokenizer || !config || !td_file_exists(tokenizer)) {
-        snprintf(s->tokenizer, sizeof s->tokenizer, "none: the model runs on token ids alone");
-    } else if (td_tokenizer_load(&t, tokenizer, td_file_exists(config) ? config : NULL, &err) != TD_OK) {
-        snprintf(s->tokenizer, sizeof s->tokenizer, "%.190s", err.message);
-    } else {
-        s->has_tokenizer = true;
-        snprintf(s->tokenizer, sizeof s->tokenizer, "tokenizer.json, %zu tokens", td_tokenizer_n_vocab(t));
-    }
-    td_status st = td_chat_template_load(&c, s->path, &err);
+    td_status st = td_texts_tokenizer(&t, s->ck, &err);
+    s->has_tokenizer = st == TD_OK;
+    if (st == TD_OK)
+        snprintf(s->tokenizer, sizeof s->tokenizer, "%zu tokens", td_tokenizer_n_vocab(t));
+    else
+        snprintf(s->tokenizer, sizeof s->tokenizer, "%.190s",
+                 st == TD_E_NOTFOUND ? "none: the model runs on token ids alone" : err.message);
+    st = td_texts_chat(&c, s->ck, &err);
     s->has_template = st == TD_OK;
     if (st == TD_OK)
         snprintf(s->template, sizeof s->template, "its own%s",
@@ -135,8 +134,6 @@ static void look_for_texts(subject *s) {
         snprintf(s->template, sizeof s->template, "%.190s", st == TD_E_NOTFOUND ? "none" : err.message);
     td_chat_template_close(&c);
     td_tokenizer_close(&t);
-    td_free(tokenizer);
-    td_free(config);
 }
 
 static td_status open_subject(subject *s, const char *path_or_id, td_error *err) {

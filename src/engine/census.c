@@ -7,6 +7,7 @@
 
 #include "engine/affix.h"
 #include "model/model.h"
+#include "tensor/blocks.h"
 
 /* The object in config.json that speaks for a module: its own entry, with or without wrapper prefixes, or the whole. */
 static const json_t *settings_of(const td_checkpoint *ck, const char *module) {
@@ -76,23 +77,30 @@ static const td_tensor *scales_of(const td_checkpoint *ck, const td_tensor *t, c
     return td_checkpoint_find(ck, name);
 }
 
+/* Weights of a tensor of plain elements or of GGUF blocks, and what they are called. */
+static uint64_t describe_plain(const td_tensor *t, char name[40]) {
+    if (t->dtype == TD_DTYPE_BLOCKS) {
+        const td_matrix m = {.format = t->blocks};
+        td_matrix_describe(&m, name, 40);
+        return t->size / td_block_bytes(t->blocks) * td_block_elements(t->blocks);
+    }
+    snprintf(name, 40, "%s", td_dtype_name(t->dtype));
+    for (char *p = name; *p; p++)
+        *p = (char)tolower((unsigned char)*p);
+    return t->size * 8 / td_dtype_bits(t->dtype);
+}
+
 static void count_tensor(td_census *census, const td_checkpoint *ck, const td_tensor *t) {
-    td_census_class *c = &census->by[td_module_class_of(t->name)];
+    const char *known = td_checkpoint_known_name(ck, t);
+    td_census_class *c = &census->by[td_module_class_of(known)];
     c->bytes += t->size;
-    if (td_begins_with(td_model_plain_name(t->name), "mtp."))
+    if (td_begins_with(td_model_plain_name(known), "mtp."))
         census->n_draft_tensors++;
     if (td_ends_with(t->name, ".scales") || td_ends_with(t->name, ".biases"))
         return;
     char name[40], module[512];
     const td_tensor *scales = scales_of(ck, t, module);
-    uint64_t params = t->size * 8 / td_dtype_bits(t->dtype);
-    if (scales) {
-        params = describe_packed(ck, module, t, scales, name);
-    } else {
-        snprintf(name, sizeof name, "%s", td_dtype_name(t->dtype));
-        for (char *p = name; *p; p++)
-            *p = (char)tolower((unsigned char)*p);
-    }
+    uint64_t params = scales ? describe_packed(ck, module, t, scales, name) : describe_plain(t, name);
     c->params += params;
     c->n_modules++;
     count_format(c, name, params);

@@ -8,6 +8,7 @@
 #include "decode/drafter_chain.h"
 #include "decode/drafter_lookup.h"
 #include "decode/drafter_model.h"
+#include "engine/texts.h"
 
 #define AUTO_DEPTH 8u
 #define MOST_SAMPLED                                                                                                   \
@@ -125,20 +126,15 @@ static td_status open_heads(td_engine *e, const td_engine_options *o, td_error *
 
 /* A word must have one number in both models, or every draft would be another word. */
 static td_status check_vocabulary(const td_engine *e, td_error *err) {
-    char *path = td_path_join(e->drafter_path, "tokenizer.json");
-    if (!path)
-        return td_fail(err, TD_E_NOMEM, "out of memory");
     td_tokenizer *t = NULL;
-    td_status st = TD_OK;
-    if (td_file_exists(path) && e->tokenizer) {
-        st = td_tokenizer_load(&t, path, NULL, err);
-        td_token first;
-        if (st == TD_OK && !td_tokenizer_same_vocab(e->tokenizer, t, &first))
-            st = td_fail(err, TD_E_MODEL, "%s: token %d is another word than the trunk's", e->drafter_path, first);
-    }
+    td_token first;
+    if (!e->tokenizer)
+        return TD_OK;
+    td_status st = td_texts_tokenizer(&t, e->drafter_ck, err);
+    if (st == TD_OK && !td_tokenizer_same_vocab(e->tokenizer, t, &first))
+        st = td_fail(err, TD_E_MODEL, "%s: token %d is another word than the trunk's", e->drafter_path, first);
     td_tokenizer_close(&t);
-    td_free(path);
-    return st;
+    return st == TD_E_NOTFOUND ? TD_OK : st;
 }
 
 static td_status open_draft_model(td_engine *e, const td_engine_options *o, td_error *err) {

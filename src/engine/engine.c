@@ -13,6 +13,7 @@
 #include "base/memory.h"
 #include "engine/constrain.h"
 #include "engine/module_class.h"
+#include "engine/texts.h"
 #include "text/detok.h"
 
 #define DEFAULT_CTX 8192u
@@ -118,7 +119,8 @@ static td_status warm(td_engine *e, const td_checkpoint *ck, td_error *err) {
     uint64_t done = 0, total = td_checkpoint_file_bytes(ck);
     for (size_t i = 0; i < td_checkpoint_n_tensors(ck); i++) {
         const td_tensor *t = td_checkpoint_tensor_at(ck, i);
-        bool unread = td_module_class_of(t->name) == TD_MODULE_TOWER || strstr(t->name, "embed_tokens_per_layer");
+        const char *name = td_checkpoint_known_name(ck, t);
+        bool unread = td_module_class_of(name) == TD_MODULE_TOWER || strstr(name, "embed_tokens_per_layer");
         for (size_t at = 0; at < t->size; at += step) {
             size_t n = t->size - at < step ? t->size - at : step;
             for (size_t b = 0; !unread && b < n; b += page)
@@ -189,25 +191,15 @@ static td_status keep_reason(char **reason, const td_error *problem, td_error *e
 
 static td_status open_texts(td_engine *e, td_error *err) {
     td_error problem = {0};
-    char *path = td_path_join(e->trunk_path, "tokenizer.json"),
-         *config = td_path_join(e->trunk_path, "tokenizer_config.json");
-    td_status st = path && config ? TD_OK : td_fail(&problem, TD_E_NOMEM, "out of memory");
-    if (st == TD_OK)
-        st = td_tokenizer_load(&e->tokenizer, path, td_file_exists(config) ? config : NULL, &problem);
-    td_free(path);
-    td_free(config);
-    if (st != TD_OK) {
-        if (st != TD_E_NOTFOUND) { /* there is one, and it is broken */
-            if (err)
-                *err = problem;
-            return st;
-        }
-        return keep_reason(&e->tokenizer_error, &problem, err);
-    }
-    st = td_chat_template_load(&e->chat, e->trunk_path, &problem);
+    td_status st = td_texts_tokenizer(&e->tokenizer, e->ck, &problem);
     if (st == TD_E_NOTFOUND)
-        return keep_reason(&e->chat_error, &problem, err);
-    if (st != TD_OK && err)
+        return keep_reason(&e->tokenizer_error, &problem, err);
+    if (st == TD_OK) {
+        st = td_texts_chat(&e->chat, e->ck, &problem);
+        if (st == TD_E_NOTFOUND)
+            return keep_reason(&e->chat_error, &problem, err);
+    }
+    if (st != TD_OK && err) /* there is one, and it is broken */
         *err = problem;
     return st;
 }

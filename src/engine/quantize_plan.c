@@ -51,6 +51,9 @@ static td_status read_naming(source *s, td_error *err) {
 }
 
 static td_status read_source(source *s, td_error *err) {
+    if (td_checkpoint_gguf(s->ck))
+        return td_fail(err, TD_E_UNSUPPORTED, "%s: a GGUF file; quantize reads safetensors checkpoints",
+                       td_checkpoint_path(s->ck));
     TD_TRY(read_naming(s, err));
     const char *where;
     const json_t *text = td_model_text_config(s->ck, &where);
