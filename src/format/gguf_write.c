@@ -11,6 +11,7 @@
 
 #define HEADER_CEILING ((size_t)1 << 30)
 #define ALIGNMENT TD_GGUF_DEFAULT_ALIGNMENT
+#define PIECE ((size_t)1 << 20) /* bytes asked for at once */
 
 void td_gguf_writer_init(td_gguf_writer *w) {
     *w = (td_gguf_writer){0};
@@ -155,37 +156,65 @@ static td_status build_header(const td_gguf_writer *w, td_buf *b, const td_tenso
     return w->pairs.failed || b->failed ? td_fail(err, TD_E_NOMEM, "out of memory for a GGUF header") : TD_OK;
 }
 
-static bool write_parts(FILE *f, const td_buf *header, const td_tensor *tensors, size_t n) {
-    static const uint8_t zeros[ALIGNMENT] = {0};
-    bool ok = fwrite(header->data, 1, header->size, f) == header->size;
-    for (size_t i = 0; i < n && ok; i++) {
-        size_t pad = (size_t)padding(tensors[i].size);
-        ok = fwrite(tensors[i].data, 1, tensors[i].size, f) == tensors[i].size && fwrite(zeros, 1, pad, f) == pad;
-    }
-    return fflush(f) == 0 && ok;
+/* Where the bytes of tensors come from: `fill`, or their data when it is NULL. */
+typedef struct source {
+    td_gguf_fill fill;
+    void *user;
+    uint8_t *piece; /* [PIECE], with fill */
+} source;
+
+static bool put_bytes(FILE *f, const void *bytes, size_t n) {
+    return n == 0 || fwrite(bytes, 1, n, f) == n;
 }
 
-static td_status write_file(const char *path, const char *tmp, const td_buf *header, const td_tensor *tensors, size_t n,
-                            td_error *err) {
+static td_status io_failed(const char *path, td_error *err) {
+    return td_fail(err, TD_E_IO, "%s: cannot write: %s", path, strerror(errno));
+}
+
+static td_status write_tensor(FILE *f, const source *s, const td_tensor *t, size_t i, const char *path, td_error *err) {
+    if (!s->fill)
+        return put_bytes(f, t->data, t->size) ? TD_OK : io_failed(path, err);
+    size_t block = t->dtype == TD_DTYPE_BLOCKS ? td_block_bytes(t->blocks) : td_dtype_bits(t->dtype) / 8;
+    for (uint64_t at = 0; at < t->size;) {
+        size_t most = PIECE / block * block, n = t->size - at < most ? (size_t)(t->size - at) : most;
+        TD_TRY(s->fill(s->user, i, at, s->piece, n, err));
+        if (!put_bytes(f, s->piece, n))
+            return io_failed(path, err);
+        at += n;
+    }
+    return TD_OK;
+}
+
+static td_status write_parts(FILE *f, const source *s, const td_buf *header, const td_tensor *tensors, size_t n,
+                             const char *path, td_error *err) {
+    static const uint8_t zeros[ALIGNMENT] = {0};
+    if (!put_bytes(f, header->data, header->size))
+        return io_failed(path, err);
+    for (size_t i = 0; i < n; i++) {
+        TD_TRY(write_tensor(f, s, &tensors[i], i, path, err));
+        if (!put_bytes(f, zeros, (size_t)padding(tensors[i].size)))
+            return io_failed(path, err);
+    }
+    return fflush(f) == 0 ? TD_OK : io_failed(path, err);
+}
+
+static td_status write_file(const char *path, const char *tmp, const source *s, const td_buf *header,
+                            const td_tensor *tensors, size_t n, td_error *err) {
     FILE *f = fopen(tmp, "wbe");
     if (!f)
         return td_fail(err, TD_E_IO, "%s: %s", tmp, strerror(errno));
-    bool ok = write_parts(f, header, tensors, n);
-    int saved = errno;
-    if (fclose(f) != 0 && ok) {
-        ok = false;
-        saved = errno;
-    }
-    if (ok && rename(tmp, path) != 0) {
-        ok = false;
-        saved = errno;
-    }
-    if (!ok)
+    td_status st = write_parts(f, s, header, tensors, n, path, err);
+    if (fclose(f) != 0 && st == TD_OK)
+        st = io_failed(path, err);
+    if (st == TD_OK && rename(tmp, path) != 0)
+        st = io_failed(path, err);
+    if (st != TD_OK)
         unlink(tmp);
-    return ok ? TD_OK : td_fail(err, TD_E_IO, "%s: cannot write: %s", path, strerror(saved));
+    return st;
 }
 
-td_status td_gguf_write(const td_gguf_writer *w, const char *path, const td_tensor *tensors, size_t n, td_error *err) {
+static td_status write_all(const td_gguf_writer *w, const char *path, const td_tensor *tensors, size_t n,
+                           const source *s, td_error *err) {
     td_buf header, name;
     td_buf_init(&header, HEADER_CEILING + ((size_t)1 << 20));
     td_buf_init(&name, strlen(path) + 5);
@@ -193,9 +222,25 @@ td_status td_gguf_write(const td_gguf_writer *w, const char *path, const td_tens
     td_status st = name.failed ? td_fail(err, TD_E_NOMEM, "out of memory") : TD_OK;
     if (st == TD_OK)
         st = build_header(w, &header, tensors, n, err);
-    if (st == TD_OK)
-        st = write_file(path, name.data, &header, tensors, n, err);
+    if (st != TD_OK)
+        st = td_error_prefix(err, st, "%s", path);
+    else
+        st = write_file(path, name.data, s, &header, tensors, n, err);
     td_buf_free(&header);
     td_buf_free(&name);
-    return st == TD_OK ? st : td_error_prefix(err, st, "%s", path);
+    return st;
+}
+
+td_status td_gguf_write(const td_gguf_writer *w, const char *path, const td_tensor *tensors, size_t n, td_error *err) {
+    return write_all(w, path, tensors, n, &(source){0}, err);
+}
+
+td_status td_gguf_write_filled(const td_gguf_writer *w, const char *path, const td_tensor *tensors, size_t n,
+                               td_gguf_fill fill, void *user, td_error *err) {
+    source s = {fill, user, td_malloc_aligned(PIECE)};
+    if (!s.piece)
+        return td_fail(err, TD_E_NOMEM, "%s: out of memory", path);
+    td_status st = write_all(w, path, tensors, n, &s, err);
+    td_free_aligned(s.piece);
+    return st;
 }

@@ -32,4 +32,12 @@ void td_gguf_add_string(td_gguf_writer *w, const char *str, size_t size);
 td_status td_gguf_write(const td_gguf_writer *w, const char *path, const td_tensor *tensors, size_t n,
                         td_error *err) TD_MUST_CHECK;
 
+/* Gives `n` bytes at `offset` of tensor number `tensor`, whole blocks of its type. A failure ends the writing. */
+typedef td_status (*td_gguf_fill)(void *user, size_t tensor, uint64_t offset, void *to, size_t n, td_error *err);
+
+/* The same of tensors that are nowhere in memory: `fill` is asked for their bytes, piece by piece and in order, and
+ * `data` is not read. */
+td_status td_gguf_write_filled(const td_gguf_writer *w, const char *path, const td_tensor *tensors, size_t n,
+                               td_gguf_fill fill, void *user, td_error *err) TD_MUST_CHECK;
+
 #endif

@@ -1,13 +1,19 @@
-/* test_synthetic.c - forced acceptance: refused where answers are read, and as frequent as asked for. */
+/* test_synthetic.c - synthetic models: every shape in both containers loads, drafts and gives finite numbers; a file is
+ * a function of its seed. Forced acceptance: refused where answers are read, and as frequent as asked for. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <math.h>
 #include <cmocka.h>
 
+#include "base/alloc.h"
+#include "base/file.h"
+#include "engine/synthetic.h"
 #include "tandem.h"
 
 #define TRUNK TD_SOURCE_DIR "/models/gemma4-demo-4bit"
@@ -121,11 +127,138 @@ static void measured_acceptance_is_what_was_asked_for(void **state) {
     td_engine_close(&e);
 }
 
+/* ---- synthetic models ---- */
+
+static char folder[256];
+
+static int make_folder(void **state) {
+    (void)state;
+    const char *base = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/tandem-synthetic-XXXXXX", base ? base : "/tmp");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    char command[320];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command);
+}
+
+static const char *path_of(const char *name) {
+    static char path[2][320];
+    static int turn;
+    turn = !turn;
+    snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
+    return path[turn];
+}
+
+static void write_model(const char *path, const char *shape, td_synthetic_format format, uint32_t layers,
+                        uint32_t experts, uint64_t seed) {
+    td_synthetic_options o = {
+        .shape = shape, .format = format, .n_layers = layers, .n_vocab = 2048, .n_experts = experts, .seed = seed};
+    uint64_t bytes;
+    ASSERT_OK(td_synthetic_write(path, &o, &bytes, err));
+    assert_true(bytes > 0);
+}
+
+/* A few drafted tokens; the engine refuses logits that are not finite. */
+static void generate(const char *model, const char *assistant) {
+    td_engine_options o = td_engine_options_default();
+    td_engine *e;
+    td_session *session;
+    td_result r;
+    o.model = model;
+    o.assistant = assistant;
+    o.n_ctx = 64;
+    o.n_threads = 1;
+    o.num_mtp_tokens = 2;
+    o.mtp_fixed = true;
+    ASSERT_OK(td_engine_open(&e, &o, err));
+    assert_true(td_engine_describe(e)->mtp_active);
+    ASSERT_OK(td_session_open(&session, e, err));
+    td_request q = request_of(4);
+    ASSERT_OK(td_session_generate(session, &q, &r, err));
+    assert_int_equal(r.n_tokens, 4);
+    assert_true(r.drafted > 0);
+    td_result_free(&r);
+    td_session_close(&session);
+    td_engine_close(&e);
+}
+
+static void every_shape_runs_and_drafts(void **state) {
+    (void)state;
+    static const struct {
+        const char *shape, *assistant;
+        uint32_t layers, experts;
+    } cases[] = {{"e2b", "e2b-assistant", 10, 0},
+                 {"e4b", "e4b-assistant", 6, 0},
+                 {"26b-a4b", "26b-a4b-assistant", 6, 8},
+                 {"qwen-2b", NULL, 4, 0},
+                 {"qwen-35b-a3b", NULL, 4, 8}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int format = 0; format < 2; format++) {
+            const char *trunk = path_of(format ? "trunk" : "trunk.gguf");
+            const char *drafter = path_of(format ? "drafter" : "drafter.gguf");
+            write_model(trunk, cases[i].shape, format ? TD_SYNTHETIC_AFFINE4 : TD_SYNTHETIC_Q4_0, cases[i].layers,
+                        cases[i].experts, 1);
+            if (cases[i].assistant)
+                write_model(drafter, cases[i].assistant, format ? TD_SYNTHETIC_AFFINE4 : TD_SYNTHETIC_Q4_0, 0, 0, 2);
+            generate(trunk, cases[i].assistant ? drafter : NULL);
+            remove_folder(NULL);
+            assert_int_equal(make_folder(NULL), 0);
+        }
+}
+
+static void a_file_is_a_function_of_its_seed(void **state) {
+    (void)state;
+    static const uint64_t seeds[3] = {7, 7, 8};
+    char *data[3];
+    size_t size[3];
+    for (int i = 0; i < 3; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "same%d.gguf", i);
+        write_model(path_of(name), "e2b-assistant", TD_SYNTHETIC_Q4_0, 0, 0, seeds[i]);
+        ASSERT_OK(td_file_read(path_of(name), 1 << 28, &data[i], &size[i], err));
+    }
+    assert_int_equal(size[0], size[1]);
+    assert_memory_equal(data[0], data[1], size[0]);
+    assert_int_equal(size[0], size[2]);
+    assert_true(memcmp(data[0], data[2], size[0]) != 0);
+    for (int i = 0; i < 3; i++)
+        td_free(data[i]);
+}
+
+static void scales_that_a_shape_does_not_have_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        td_synthetic_options o;
+        const char *says;
+    } cases[] = {
+        {{.shape = "e3b"}, "no shape \"e3b\", expected one of e2b, e2b-assistant, "},
+        {{.shape = "e2b", .n_layers = 7}, "7 layers of e2b, expected a multiple of its period 5"},
+        {{.shape = "e2b", .n_vocab = 1000}, "a vocabulary of 1000 words, expected a multiple of 64"},
+        {{.shape = "e2b", .n_experts = 8}, "8 experts of e2b, which has 0"},
+        {{.shape = "26b-a4b", .n_experts = 4}, "4 experts of 26b-a4b, which has 128 and uses 8"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        td_error err;
+        uint64_t bytes;
+        assert_int_equal(td_synthetic_write(path_of("none.gguf"), &cases[i].o, &bytes, &err), TD_E_ARG);
+        if (!strstr(err.message, cases[i].says))
+            fail_msg("'%s' is not in '%s'", cases[i].says, err.message);
+        assert_false(td_file_exists(path_of("none.gguf")));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scales_that_a_shape_does_not_have_are_refused),
+        cmocka_unit_test(a_file_is_a_function_of_its_seed),
+        cmocka_unit_test(every_shape_runs_and_drafts),
         cmocka_unit_test(a_profile_that_makes_no_sense_is_refused),
         cmocka_unit_test(an_engine_that_forces_acceptance_serves_nobody),
         cmocka_unit_test(measured_acceptance_is_what_was_asked_for),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
