@@ -1,6 +1,6 @@
 /* bench_kernels.c - how fast the CPU kernels are, against what the machine's memory gives.
  *
- *     bench_kernels [--threads N] [--isa generic|avx2|avx512] [--format NAME] [--seconds S] [--only WHAT]
+ *     bench_kernels [--threads N] [--isa generic|avx2|avxvnni|avx512|neon] [--format NAME] [--seconds S] [--only WHAT]
  *
  * First the reference: the rate at which all threads read a buffer far larger than the caches. Then, per format and
  * shape, the product of 1 to 16 rows as gigabytes of weights a second and as the time of n rows over the time of one;
@@ -377,6 +377,19 @@ static void bench_attention(td_backend *be, const options *o, uint32_t head_dim,
 
 /* ---- main ---- */
 
+static td_isa isa_of(const char *name) {
+    static const struct {
+        const char *name;
+        td_isa isa;
+    } levels[] = {{"generic", TD_ISA_GENERIC}, {"avx2", TD_ISA_AVX2}, {"avxvnni", TD_ISA_AVXVNNI},
+                  {"avx512", TD_ISA_AVX512},   {"neon", TD_ISA_NEON}, {"auto", TD_ISA_AUTO}};
+    for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++)
+        if (strcmp(name, levels[i].name) == 0)
+            return levels[i].isa;
+    die("--isa generic|avx2|avxvnni|avx512|neon|auto");
+    return TD_ISA_AUTO;
+}
+
 static options parse(int argc, char **argv) {
     options o = {.isa = TD_ISA_AUTO, .seconds = 0.3};
     for (int i = 1; i + 1 < argc; i += 2) {
@@ -384,7 +397,7 @@ static options parse(int argc, char **argv) {
         if (strcmp(argv[i], "--threads") == 0)
             o.threads = atoi(v);
         else if (strcmp(argv[i], "--isa") == 0)
-            o.isa = strcmp(v, "generic") == 0 ? TD_ISA_GENERIC : strcmp(v, "avx2") == 0 ? TD_ISA_AVX2 : TD_ISA_AVX512;
+            o.isa = isa_of(v);
         else if (strcmp(argv[i], "--format") == 0)
             o.format = v;
         else if (strcmp(argv[i], "--only") == 0)

@@ -273,7 +273,14 @@ struct td_backend {
 /* The plain reference. Single-threaded; sums in double. */
 td_status td_backend_ref_open(td_backend **out, td_error *err) TD_MUST_CHECK;
 
-typedef enum td_isa { TD_ISA_AUTO, TD_ISA_GENERIC, TD_ISA_AVX2, TD_ISA_AVX512, TD_ISA_NEON } td_isa;
+typedef enum td_isa {
+    TD_ISA_AUTO,
+    TD_ISA_GENERIC,
+    TD_ISA_AVX2,
+    TD_ISA_AVX512,
+    TD_ISA_NEON,
+    TD_ISA_AVXVNNI, /* AVX2 with VNNI in 256 bits: between the two */
+} td_isa;
 
 typedef struct td_cpu_options {
     int n_threads; /* 0: all usable processors */

@@ -1,4 +1,4 @@
-/* affine_loops.h - quantising, packing and the loops around a level's dot_block (see vec_affine.h). */
+/* affine_loops.h - quantising, packing and the loops around a level's dot_step (see vec_affine.h). */
 #ifndef TD_BACKEND_CPU_AFFINE_LOOPS_H
 #define TD_BACKEND_CPU_AFFINE_LOOPS_H
 
@@ -31,24 +31,24 @@ static void quantize_q8(uint8_t *to, const float *x, uint32_t n) {
 
 /* ---- packing ---- */
 
-/* LANES outputs of a matrix; the last one is repeated where there are fewer. */
+/* LANES outputs of a matrix: where the first one's row begins, and how far behind it each row lies; the last one is
+ * repeated where there are fewer. */
 typedef struct lane_rows {
-    const uint8_t *codes[LANES], *scales[LANES], *biases[LANES];
-    size_t ahead, scales_ahead; /* bytes to the same place in rows that come some thousands of bytes later */
+    const uint8_t *codes, *scales, *biases;
+    size_t row[LANES], scale_row[LANES];
 } lane_rows;
 
-INLINE lane_rows rows_of_lanes(const td_matrix *w, uint32_t o0, uint32_t n_o) {
-    lane_rows l;
-    const size_t group = LANES * w->row_bytes;
-    l.ahead = (PREFETCH_BYTES + group - 1) / group * group;
-    l.scales_ahead = l.ahead / w->row_bytes * w->scale_row_bytes;
+INLINE void lanes_set_rows(lane_rows *l, const td_matrix *w, uint32_t n) {
     for (uint32_t i = 0; i < LANES; i++) {
-        const size_t o = o0 + (i < n_o ? i : n_o - 1);
-        l.codes[i] = w->data + o * w->row_bytes;
-        l.scales[i] = w->scales + o * w->scale_row_bytes;
-        l.biases[i] = w->biases + o * w->scale_row_bytes;
+        l->row[i] = (i < n ? i : n - 1) * w->row_bytes;
+        l->scale_row[i] = (i < n ? i : n - 1) * w->scale_row_bytes;
     }
-    return l;
+}
+
+INLINE void lanes_go_to(lane_rows *l, const td_matrix *w, uint32_t o) {
+    l->codes = w->data + o * w->row_bytes;
+    l->scales = w->scales + o * w->scale_row_bytes;
+    l->biases = w->biases + o * w->scale_row_bytes;
 }
 
 /* A vector of bytes from every row, `n` of them: dword j of each becomes vector j. Dwords follow each other as they do
@@ -57,7 +57,7 @@ INLINE void pack_vector(uint8_t *to, const lane_rows *l, uint32_t at, uint32_t n
     vi v[LANES];
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++)
-        v[i] = load_row(l->codes[i] + at, n);
+        v[i] = load_row(l->codes + at + l->row[i], n);
     transpose(v);
 #pragma GCC unroll 16
     for (uint32_t j = 0; j < LANES; j++)
@@ -69,45 +69,60 @@ INLINE void pack_vector(uint8_t *to, const lane_rows *l, uint32_t at, uint32_t n
 INLINE void pack_codes(uint8_t *to, const lane_rows *l, uint32_t k0, uint32_t k1, const int bits) {
     const uint32_t end = k1 * (uint32_t)bits / 8;
     uint32_t at = k0 * (uint32_t)bits / 8;
-    for (; at + VECTOR_BYTES <= end; at += VECTOR_BYTES, to += LANES * VECTOR_BYTES) {
+    for (; at + VECTOR_BYTES <= end; at += VECTOR_BYTES, to += LANES * VECTOR_BYTES)
         pack_vector(to, l, at, VECTOR_BYTES, bits);
-    }
     if (at < end)
         pack_vector(to, l, at, end - at, bits);
 }
 
-/* Scales (biases) of groups [g0, g1): every second vector of `to`. */
-INLINE void pack_scales(uint8_t *to, const uint8_t *const *rows, td_dtype type, uint32_t g0, uint32_t g1) {
+/* Scales and biases of groups [g0, g1), one after the other for each group. What falls behind g1 falls into room that
+ * is there for it. */
+INLINE void pack_scales(uint8_t *to, const uint8_t *from, const size_t *row, td_dtype type, uint32_t g0, uint32_t g1) {
     const size_t size = type == TD_DTYPE_F32 ? 4 : 2;
     for (uint32_t g = g0; g < g1; g += LANES) {
         const uint32_t n = g1 - g < LANES ? g1 - g : LANES;
         vf f[LANES];
         vi v[LANES];
-        if (n == LANES)
-#pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++)
-                f[i] = widen_row(rows[i] + g * size, type, LANES);
-        else
-            for (int i = 0; i < LANES; i++)
-                f[i] = widen_row(rows[i] + g * size, type, n);
+        for (int i = 0; i < LANES; i++)
+            f[i] = widen_row(from + g * size + row[i], type, n);
         memcpy(v, f, sizeof v);
         transpose(v);
 #pragma GCC unroll 16
         for (uint32_t j = 0; j < LANES; j++, to += 2 * VECTOR_BYTES)
-            store_codes(to, v[j]); /* those behind g1 fall into room that is there for them */
+            store_codes(to, v[j]);
     }
 }
 
-/* Those of a panel, and the request of those that come later: with short rows, two rows' share a line. */
-INLINE void pack_all_scales(uint8_t *to, const td_matrix *w, const lane_rows *l, uint32_t k0, uint32_t k1,
-                            const int bits) {
-    const uint32_t g0 = k0 / w->group, g1 = k1 / w->group;
-    for (int i = 0; i < LANES; i += 2) {
-        __builtin_prefetch(l->scales[i] + l->scales_ahead + k0 / 32);
-        __builtin_prefetch(l->biases[i] + l->scales_ahead + k0 / 32);
+/* The same for bf16: side by side they need one transposition. */
+INLINE void pack_bf16_pairs(uint8_t *to, const lane_rows *l, uint32_t g0, uint32_t g1) {
+    for (uint32_t g = g0; g < g1; g += LANES) {
+        const uint32_t n = g1 - g < LANES ? g1 - g : LANES;
+        vi v[LANES];
+        if (n == LANES)
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++)
+                v[i] = load_pairs(l->scales + 2 * g + l->scale_row[i], l->biases + 2 * g + l->scale_row[i], LANES);
+        else
+            for (int i = 0; i < LANES; i++)
+                v[i] = load_pairs(l->scales + 2 * g + l->scale_row[i], l->biases + 2 * g + l->scale_row[i], n);
+        transpose(v);
+#pragma GCC unroll 16
+        for (uint32_t j = 0; j < LANES; j++, to += 2 * VECTOR_BYTES) {
+            store_codes(to, low_bf16(v[j]));
+            store_codes(to + VECTOR_BYTES, high_bf16(v[j]));
+        }
     }
-    pack_scales(to, l->scales, w->scale_type, g0, g1);
-    pack_scales(to + VECTOR_BYTES, l->biases, w->scale_type, g0, g1);
+}
+
+/* Those of groups [g0, g1). */
+INLINE void pack_all_scales(uint8_t *to, const td_matrix *w, const lane_rows *l, uint32_t g0, uint32_t g1,
+                            const int bits) {
+    if (w->scale_type == TD_DTYPE_BF16) {
+        pack_bf16_pairs(to, l, g0, g1);
+    } else {
+        pack_scales(to, l->scales, l->scale_row, w->scale_type, g0, g1);
+        pack_scales(to + VECTOR_BYTES, l->biases, l->scale_row, w->scale_type, g0, g1);
+    }
     if (bits == 8 && FLIP != 0) /* scale*c + bias = scale*(c - FLIP) + (bias + FLIP*scale) */
         for (uint32_t g = g0; g < g1; g++, to += 2 * VECTOR_BYTES) {
             const vf bias = vf_fma(vf_load(to), vf_set1(FLIP), vf_load(to + VECTOR_BYTES));
@@ -117,114 +132,207 @@ INLINE void pack_all_scales(uint8_t *to, const td_matrix *w, const lane_rows *l,
 
 /* ---- products ---- */
 
+/* Of LANES outputs. */
 typedef struct packed_panel {
     uint8_t scales[(PANEL / 32 + LANES) * 2 * VECTOR_BYTES];
     uint8_t codes[STRIP / 32 * CODE_BYTES(8)];
 } packed_panel;
 
-/* Block b of a strip requests its share of the codes that this strip's place holds some rows later. All requests of a
- * strip at once would fill the queue of outstanding loads and stall; spread like this they run beside the products. */
-INLINE void prefetch_share(const lane_rows *next, uint32_t k, uint32_t b, const int bits) {
-    const uint32_t lines = LANES * (uint32_t)bits / 16; /* of 64 bytes, per block of 32 inputs */
+/* A strip of a panel: `blocks` blocks from input k on, in groups of 32 << shift inputs. */
+typedef struct strip {
+    uint32_t k, blocks, shift;
+    size_t row_bytes;
+    const uint8_t *next; /* the same place of rows to come; NULL: no requests */
+} strip;
+
+#define ACC(r, v) (((r)*VECTORS + (v)) * LANES)
+
+/* Requests block b's share of the codes that this strip's place holds some rows later: a line of 64 bytes of some of
+ * the rows. All requests of a strip at once would fill the queue of outstanding loads and stall; spread like this they
+ * run beside the products. */
+INLINE void request_share(const strip *at, uint32_t b, const int bits, const int NV) {
+    const uint32_t blocks = 16 / (uint32_t)bits, rows = (uint32_t)NV * LANES / blocks; /* of a line; of a share */
+    const uint8_t *p = at->next + b / blocks * 64 + b % blocks * rows * at->row_bytes;
+#pragma GCC unroll 16
+    for (uint32_t i = 0; i < rows; i++, p += at->row_bytes)
+        __builtin_prefetch(p);
+}
+
+/* Codes times activations of one block: s = sums of NR rows and NV vectors of outputs. */
+INLINE void dot_block(vi s[MAX_ROWS_AT_A_TIME][VECTORS], const packed_panel *p, uint32_t b, const q_block *const *x,
+                      const int bits, const int NV, const int NR) {
 #pragma GCC unroll 8
-    for (uint32_t j = 0; j < lines; j++) {
-        const uint32_t i = b * lines + j;
-        __builtin_prefetch(next->codes[i % LANES] + next->ahead + k * (uint32_t)bits / 8 + i / LANES * 64);
+    for (int r = 0; r < NR; r++)
+#pragma GCC unroll 2
+        for (int v = 0; v < NV; v++)
+            s[r][v] = dot_zero();
+#pragma GCC unroll 8
+    for (int d = 0; d < 8; d++) {
+        vi w[VECTORS];
+#pragma GCC unroll 2
+        for (int v = 0; v < NV; v++)
+            w[v] = load_codes(p[v].codes + b * CODE_BYTES(bits), d, bits);
+#pragma GCC unroll 8
+        for (int r = 0; r < NR; r++) {
+            const vi four = spread_four(x[r][b].q + 4 * d);
+#pragma GCC unroll 2
+            for (int v = 0; v < NV; v++)
+                s[r][v] = dot_step(s[r][v], w[v], four, bits);
+        }
     }
 }
 
-/* A strip of `blocks` blocks from input k on times NR rows. `group` is a power of two; `next` NULL: no requests. */
-INLINE void multiply_strip(float *acc, const packed_panel *p, const void *const *x, uint32_t k, uint32_t blocks,
-                           uint32_t group, const lane_rows *next, const int bits, const int NR) {
-    const uint32_t shift = (uint32_t)__builtin_ctz(group / 32), ends = group / 32 - 1;
-    const uint8_t *scales = p->scales + (k % PANEL / 32 >> shift) * 2 * VECTOR_BYTES;
-    const q_block *xb[ROWS_AT_A_TIME];
-    vf sum[ROWS_AT_A_TIME], t[ROWS_AT_A_TIME];
+/* acc, [NR][VECTORS][LANES], is what the inputs before the strip have added up to. */
+INLINE void multiply_strip(float *acc, const packed_panel *p, const void *const *x, const strip *at, const int bits,
+                           const int NV, const int NR) {
+    const uint32_t ends = (1u << at->shift) - 1;
+    size_t scales = (at->k % PANEL / 32 >> at->shift) * 2 * VECTOR_BYTES;
+    const q_block *xb[MAX_ROWS_AT_A_TIME];
+    vf sum[MAX_ROWS_AT_A_TIME][VECTORS], t[MAX_ROWS_AT_A_TIME][VECTORS];
 #pragma GCC unroll 8
     for (int r = 0; r < NR; r++) {
-        xb[r] = (const q_block *)x[r] + k / 32;
-        sum[r] = k == 0 ? vf_zero() : vf_load(acc + r * LANES);
-        t[r] = vf_zero();
+        xb[r] = (const q_block *)x[r] + at->k / 32;
+#pragma GCC unroll 2
+        for (int v = 0; v < NV; v++) {
+            sum[r][v] = at->k == 0 ? vf_zero() : vf_load(acc + ACC(r, v));
+            t[r][v] = vf_zero();
+        }
     }
-    for (uint32_t b = 0; b < blocks; b++) {
-        vi w[8];
-        if (next)
-            prefetch_share(next, k, b, bits);
-        unpack_block(w, p->codes + b * CODE_BYTES(bits), bits);
+    for (uint32_t b = 0; b < at->blocks; b++) {
+        vi s[MAX_ROWS_AT_A_TIME][VECTORS];
+        if (at->next)
+            request_share(at, b, bits, NV);
+        dot_block(s, p, b, xb, bits, NV, NR);
 #pragma GCC unroll 8
         for (int r = 0; r < NR; r++)
-            t[r] = vf_fma(dot_block(w, xb[r][b].q, bits), vf_set1(xb[r][b].scale), t[r]);
+#pragma GCC unroll 2
+            for (int v = 0; v < NV; v++)
+                t[r][v] = vf_fma(dot_end(s[r][v], bits), vf_set1(xb[r][b].scale), t[r][v]);
         if ((b & ends) != ends)
             continue;
-        const vf scale = vf_load(scales), bias = vf_load(scales + VECTOR_BYTES);
-        scales += 2 * VECTOR_BYTES;
+#pragma GCC unroll 2
+        for (int v = 0; v < NV; v++) {
+            const vf scale = vf_load(p[v].scales + scales), bias = vf_load(p[v].scales + scales + VECTOR_BYTES);
 #pragma GCC unroll 8
-        for (int r = 0; r < NR; r++) {
-            sum[r] = vf_fma(scale, t[r], sum[r]);
-            sum[r] = vf_fma(bias, vf_set1(xb[r][b].sum[shift]), sum[r]);
-            t[r] = vf_zero();
+            for (int r = 0; r < NR; r++) {
+                sum[r][v] = vf_fma(scale, t[r][v], sum[r][v]);
+                sum[r][v] = vf_fma(bias, vf_set1(xb[r][b].sum[at->shift]), sum[r][v]);
+                t[r][v] = vf_zero();
+            }
         }
+        scales += 2 * VECTOR_BYTES;
     }
 #pragma GCC unroll 8
     for (int r = 0; r < NR; r++)
-        vf_store(acc + r * LANES, sum[r]);
+#pragma GCC unroll 2
+        for (int v = 0; v < NV; v++)
+            vf_store(acc + ACC(r, v), sum[r][v]);
 }
 
-typedef void (*multiply_fn)(float *acc, const packed_panel *p, const void *const *x, uint32_t k, uint32_t blocks,
-                            uint32_t group, const lane_rows *next);
+typedef void (*multiply_fn)(float *acc, const packed_panel *p, const void *const *x, const strip *at);
 
-#define MULTIPLY(bits, NR)                                                                                             \
-    static __attribute__((noinline)) void multiply_q##bits##_##NR(float *acc, const packed_panel *p,                   \
-                                                                  const void *const *x, uint32_t k, uint32_t blocks,   \
-                                                                  uint32_t group, const lane_rows *next) {             \
-        multiply_strip(acc, p, x, k, blocks, group, next, bits, NR);                                                   \
+/* Those of more rows or vectors than the level wants are never called, and empty. */
+#define MULTIPLY(bits, NV, NR)                                                                                         \
+    static __attribute__((noinline)) void multiply_q##bits##_##NV##x##NR(float *acc, const packed_panel *p,            \
+                                                                         const void *const *x, const strip *at) {      \
+        if (NV <= VECTORS && NR <= ROWS_AT_A_TIME)                                                                     \
+            multiply_strip(acc, p, x, at, bits, NV, NR);                                                               \
     }
 
-#define MULTIPLY_ALL(bits)                                                                                             \
-    MULTIPLY(bits, 1)                                                                                                  \
-    MULTIPLY(bits, 2)                                                                                                  \
-    MULTIPLY(bits, 3)                                                                                                  \
-    MULTIPLY(bits, 4)                                                                                                  \
-    MULTIPLY(bits, 5)                                                                                                  \
-    MULTIPLY(bits, 6)                                                                                                  \
-    MULTIPLY(bits, 7)                                                                                                  \
-    MULTIPLY(bits, 8)                                                                                                  \
-    static const multiply_fn multiply_q##bits[] = {                                                                    \
-        multiply_q##bits##_1, multiply_q##bits##_2, multiply_q##bits##_3, multiply_q##bits##_4,                        \
-        multiply_q##bits##_5, multiply_q##bits##_6, multiply_q##bits##_7, multiply_q##bits##_8,                        \
+#define MULTIPLY_ALL(bits, NV)                                                                                         \
+    MULTIPLY(bits, NV, 1)                                                                                              \
+    MULTIPLY(bits, NV, 2)                                                                                              \
+    MULTIPLY(bits, NV, 3)                                                                                              \
+    MULTIPLY(bits, NV, 4)                                                                                              \
+    MULTIPLY(bits, NV, 5)                                                                                              \
+    MULTIPLY(bits, NV, 6)                                                                                              \
+    MULTIPLY(bits, NV, 7)                                                                                              \
+    MULTIPLY(bits, NV, 8)                                                                                              \
+    static const multiply_fn multiply_q##bits##_##NV[] = {                                                             \
+        multiply_q##bits##_##NV##x1, multiply_q##bits##_##NV##x2, multiply_q##bits##_##NV##x3,                         \
+        multiply_q##bits##_##NV##x4, multiply_q##bits##_##NV##x5, multiply_q##bits##_##NV##x6,                         \
+        multiply_q##bits##_##NV##x7, multiply_q##bits##_##NV##x8,                                                      \
     };
 
-MULTIPLY_ALL(4)
-MULTIPLY_ALL(8)
+MULTIPLY_ALL(4, 1)
+MULTIPLY_ALL(4, 2)
+MULTIPLY_ALL(8, 1)
+MULTIPLY_ALL(8, 2)
 
-/* LANES outputs (n_o of them wanted) times all rows, over inputs [k0, k1) of one panel. */
-INLINE void dot_panel(const td_tile *t, packed_panel *p, float *acc, const lane_rows *l, uint32_t k0, uint32_t k1,
-                      const int bits) {
+/* Requests scales and biases of the n outputs that follow the lanes': of all those bytes, which lie together, the share
+ * that groups [g0, g1) have of a row. */
+INLINE void request_scales(const td_matrix *w, const lane_rows *l, uint32_t n, uint32_t g0, uint32_t g1) {
+    const size_t size = w->scale_type == TD_DTYPE_F32 ? 4 : 2, first = n * w->scale_row_bytes;
+    for (size_t i = first + n * g0 * size; i < first + n * g1 * size; i += 64) {
+        __builtin_prefetch(l->scales + i);
+        __builtin_prefetch(l->biases + i);
+    }
+}
+
+/* Where the weights lie that will be needed PREFETCH_BYTES after those of inputs [k, ...) of outputs [o, o + n):
+ * further along the same rows, or in the rows that follow. */
+INLINE const uint8_t *weights_ahead(const td_matrix *w, uint32_t o, uint32_t n, uint32_t k, const int bits) {
+    size_t at = k * (size_t)bits / 8 + PREFETCH_BYTES / n;
+    const size_t row = w->n_in * (size_t)bits / 8;
+    for (; at >= row; at -= row)
+        o += n;
+    return w->data + o * w->row_bytes + at;
+}
+
+/* Outputs [o, o + NV*LANES) (the last one may stand for several) times all rows, over inputs [k0, k1) of one panel. */
+INLINE void dot_panel(const td_tile *t, packed_panel *p, float *acc, const lane_rows *l, uint32_t o, uint32_t k0,
+                      uint32_t k1, const int bits, const int NV) {
     const td_matrix *w = t->w;
-    const multiply_fn *multiply = bits == 4 ? multiply_q4 : multiply_q8;
-    pack_all_scales(p->scales, w, l, k0, k1, bits);
-    for (uint32_t k = k0, end; k < k1; k = end) {
-        end = k1 - k < STRIP ? k1 : k + STRIP;
-        pack_codes(p->codes, l, k, end, bits);
-        for (uint32_t r = 0, n; r < t->n_r; r += n) {
-            n = t->n_r - r < ROWS_AT_A_TIME ? t->n_r - r : ROWS_AT_A_TIME;
-            multiply[n - 1](acc + r * LANES, p, t->x + r, k, (end - k) / 32, w->group, r == 0 ? l : NULL);
+    const multiply_fn *multiply = bits == 4 ? NV == 1 ? multiply_q4_1 : multiply_q4_2
+                                  : NV == 1 ? multiply_q8_1
+                                            : multiply_q8_2;
+    strip s = {.shift = (uint32_t)__builtin_ctz(w->group / 32), .row_bytes = w->row_bytes};
+    const uint32_t g0 = k0 / 32 >> s.shift, g1 = k1 / 32 >> s.shift;
+    request_scales(w, l, NV * LANES, g0, g1);
+    for (int v = 0; v < NV; v++)
+        pack_all_scales(p[v].scales, w, l + v, g0, g1, bits);
+    for (s.k = k0; s.k < k1; s.k += s.blocks * 32) {
+        s.blocks = (k1 - s.k < STRIP ? k1 - s.k : STRIP) / 32;
+        for (int v = 0; v < NV; v++)
+            pack_codes(p[v].codes, l + v, s.k, s.k + s.blocks * 32, bits);
+        s.next = weights_ahead(w, o, NV * LANES, s.k, bits);
+        for (uint32_t r = 0, n; r < t->n_r; r += n, s.next = NULL) {
+            const uint32_t calls = (t->n_r - r + ROWS_AT_A_TIME - 1) / ROWS_AT_A_TIME;
+            n = (t->n_r - r) / calls; /* even shares: the last ones are not left alone */
+            multiply[n - 1](acc + ACC(r, 0), p, t->x + r, &s);
         }
+    }
+}
+
+/* Outputs [o, o + n_o), at most NV * LANES; l: their rows. */
+INLINE void dot_outputs(const td_tile *t, lane_rows *l, uint32_t o, uint32_t n_o, const int bits, const int NV) {
+    packed_panel *p = (packed_panel *)(void *)t->acc;
+    float *acc = (float *)(void *)(p + VECTORS);
+    const td_matrix *w = t->w;
+    for (uint32_t v = 0; v < (uint32_t)NV; v++)
+        lanes_go_to(l + v, w, o + v * LANES);
+    for (uint32_t k0 = 0, k1; k0 < w->n_in; k0 = k1) {
+        k1 = w->n_in - k0 < PANEL ? w->n_in : k0 + PANEL;
+        dot_panel(t, p, acc, l, o, k0, k1, bits, NV);
+    }
+    for (uint32_t r = 0; r < t->n_r; r++) {
+        float *y = t->y + r * t->y_stride + o;
+        for (uint32_t v = 0; v < (uint32_t)NV; v++)
+            vf_store_n(y + v * LANES, vf_load(acc + ACC(r, v)), n_o - v * LANES < LANES ? n_o - v * LANES : LANES);
     }
 }
 
 INLINE void dot_affine(const td_tile *t, const int bits) {
-    packed_panel *p = (packed_panel *)(void *)t->acc;
-    float *acc = (float *)(void *)(p + 1);
-    for (uint32_t o = 0; o < t->n_o; o += LANES) {
-        const uint32_t n_o = t->n_o - o < LANES ? t->n_o - o : LANES;
-        const lane_rows l = rows_of_lanes(t->w, o, n_o);
-        for (uint32_t k0 = 0, k1; k0 < t->w->n_in; k0 = k1) {
-            k1 = t->w->n_in - k0 < PANEL ? t->w->n_in : k0 + PANEL;
-            dot_panel(t, p, acc, &l, k0, k1, bits);
-        }
-        for (uint32_t r = 0; r < t->n_r; r++)
-            vf_store_n(t->y + r * t->y_stride + o, vf_load(acc + r * LANES), n_o);
+    lane_rows l[VECTORS];
+    uint32_t o = 0;
+    for (int v = 0; v < VECTORS; v++)
+        lanes_set_rows(&l[v], t->w, LANES);
+    for (; o + VECTORS * LANES <= t->n_o; o += VECTORS * LANES)
+        dot_outputs(t, l, o, VECTORS * LANES, bits, VECTORS);
+    for (uint32_t n; o < t->n_o; o += n) {
+        n = t->n_o - o < LANES ? t->n_o - o : LANES;
+        lanes_set_rows(l, t->w, n);
+        dot_outputs(t, l, o, n, bits, 1);
     }
 }
 
@@ -238,7 +346,7 @@ static void dot_q8(const td_tile *t) {
 
 static void fill_affine_slots(td_dsp *d) {
     d->q_bytes = sizeof(q_block);
-    d->q_scratch = sizeof(packed_panel) + TD_DSP_Q_ROWS * LANES * sizeof(float);
+    d->q_scratch = VECTORS * (sizeof(packed_panel) + TD_DSP_Q_ROWS * LANES * sizeof(float));
     d->quantize_q4 = quantize_q4;
     d->quantize_q8 = quantize_q8;
     d->dot_q4 = dot_q4;

@@ -5,7 +5,7 @@
 #include <cpuid.h>
 
 typedef struct features {
-    bool avx2, avx512;
+    bool avx2, avxvnni, avx512;
 } features;
 
 /* The register state that the system saves on a task switch: an instruction set without it is not usable. */
@@ -20,7 +20,7 @@ static bool all(unsigned word, unsigned bits) {
 }
 
 static features detect(void) {
-    features f = {false, false};
+    features f = {false, false, false};
     unsigned a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !all(c, bit_FMA | bit_OSXSAVE | bit_AVX | bit_F16C))
         return f;
@@ -30,12 +30,14 @@ static features detect(void) {
     f.avx2 = all(b, bit_AVX2);
     f.avx512 = f.avx2 && (state & 0xE6) == 0xE6 /* and masks, zmm */ &&
                all(b, bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL) && all(c, bit_AVX512VNNI);
+    f.avxvnni = f.avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && all(a, 1u << 4);
     return f;
 }
 
 bool td_dsp_has(td_isa isa) {
     features f = detect();
-    return isa == TD_ISA_GENERIC || (isa == TD_ISA_AVX2 && f.avx2) || (isa == TD_ISA_AVX512 && f.avx512);
+    return isa == TD_ISA_GENERIC || (isa == TD_ISA_AVX2 && f.avx2) || (isa == TD_ISA_AVXVNNI && f.avxvnni) ||
+           (isa == TD_ISA_AVX512 && f.avx512);
 }
 #else
 bool td_dsp_has(td_isa isa) {
@@ -44,7 +46,7 @@ bool td_dsp_has(td_isa isa) {
 #endif
 
 td_isa td_dsp_best(void) {
-    static const td_isa order[] = {TD_ISA_AVX512, TD_ISA_AVX2};
+    static const td_isa order[] = {TD_ISA_AVX512, TD_ISA_AVXVNNI, TD_ISA_AVX2};
     for (size_t i = 0; i < sizeof order / sizeof order[0]; i++)
         if (td_dsp_has(order[i]))
             return order[i];
@@ -58,5 +60,9 @@ void td_dsp_init(td_dsp *d, td_isa isa) {
     td_dsp_init_avx2(d);
     if (isa == TD_ISA_AVX2)
         return;
+    if (isa == TD_ISA_AVXVNNI) {
+        td_dsp_init_avxvnni(d);
+        return;
+    }
     td_dsp_init_avx512(d);
 }

@@ -101,6 +101,7 @@ void td_dsp_init(td_dsp *d, td_isa isa);
 /* Each fills what it does better; those of another architecture do nothing. */
 void td_dsp_init_generic(td_dsp *d);
 void td_dsp_init_avx2(td_dsp *d);
+void td_dsp_init_avxvnni(td_dsp *d);
 void td_dsp_init_avx512(td_dsp *d);
 
 #endif

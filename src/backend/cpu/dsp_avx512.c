@@ -19,6 +19,9 @@
 typedef __m512i vi;
 
 #define FLIP 0
+#define VECTORS 1
+#define ROWS_AT_A_TIME 8
+#define PREFETCH_BYTES 12288
 
 /* ---- activations ---- */
 
@@ -96,31 +99,45 @@ INLINE vi flip(vi v) {
     return v;
 }
 
-/* ---- products ---- */
-
-INLINE void unpack_block(vi *w, const uint8_t *codes, const int bits) {
-    const vi nibble = _mm512_set1_epi8(15);
-#pragma GCC unroll 8
-    for (int d = 0; d < bits; d++) {
-        vi v = _mm512_load_si512(codes + d * VECTOR_BYTES);
-        if (bits == 8) {
-            w[d] = v;
-        } else {
-            w[2 * d] = _mm512_and_si512(v, nibble);
-            w[2 * d + 1] = _mm512_and_si512(_mm512_srli_epi16(v, 4), nibble);
-        }
-    }
+INLINE vi load_pairs(const uint8_t *low, const uint8_t *high, uint32_t n) {
+    __m256i a = _mm256_maskz_loadu_epi16(vf_first(n), low), b = _mm256_maskz_loadu_epi16(vf_first(n), high);
+    return _mm512_or_si512(_mm512_cvtepu16_epi32(a), _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
 }
 
-INLINE vf dot_block(const vi *w, const int8_t *q, const int bits) {
-    vi sum = _mm512_setzero_si512();
+INLINE vi low_bf16(vi v) {
+    return _mm512_slli_epi32(v, 16);
+}
+
+INLINE vi high_bf16(vi v) {
+    return _mm512_and_si512(v, _mm512_set1_epi32((int)0xFFFF0000));
+}
+
+/* ---- products ---- */
+
+INLINE vi load_codes(const uint8_t *codes, const int d, const int bits) {
+    if (bits == 8)
+        return _mm512_load_si512(codes + d * VECTOR_BYTES);
+    const vi v = _mm512_load_si512(codes + d / 2 * VECTOR_BYTES);
+    return _mm512_and_si512(d % 2 ? _mm512_srli_epi16(v, 4) : v, _mm512_set1_epi8(15));
+}
+
+INLINE vi dot_zero(void) {
+    return _mm512_setzero_si512();
+}
+
+INLINE vi spread_four(const int8_t *q) {
+    int32_t four;
+    memcpy(&four, q, 4);
+    return _mm512_set1_epi32(four);
+}
+
+INLINE vi dot_step(vi sum, vi w, vi x, const int bits) {
     (void)bits;
-#pragma GCC unroll 8
-    for (int d = 0; d < 8; d++) {
-        int32_t four;
-        memcpy(&four, q + 4 * d, 4);
-        sum = _mm512_dpbusd_epi32(sum, w[d], _mm512_set1_epi32(four));
-    }
+    return _mm512_dpbusd_epi32(sum, w, x);
+}
+
+INLINE vf dot_end(vi sum, const int bits) {
+    (void)bits;
     return _mm512_cvtepi32_ps(sum);
 }
 

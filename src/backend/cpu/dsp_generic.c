@@ -13,6 +13,9 @@
 typedef uint32_t vi __attribute__((vector_size(16)));
 
 #define FLIP 0
+#define VECTORS 2
+#define ROWS_AT_A_TIME 4
+#define PREFETCH_BYTES 16384
 
 /* 32 floats to bytes and their scale; returns the sum of the bytes. A NaN or an infinity among them makes the scale
  * one, so it is not lost. */
@@ -74,27 +77,51 @@ INLINE vi flip(vi v) {
     return v;
 }
 
-INLINE void unpack_block(vi *w, const uint8_t *codes, const int bits) {
-    for (int d = 0; d < bits; d++) {
-        vi v;
-        memcpy(&v, codes + d * VECTOR_BYTES, sizeof v);
-        if (bits == 8) {
-            w[d] = v;
-        } else {
-            w[2 * d] = v & 0x0F0F0F0F;
-            w[2 * d + 1] = v >> 4 & 0x0F0F0F0F;
-        }
-    }
+INLINE vi load_pairs(const uint8_t *low, const uint8_t *high, uint32_t n) {
+    uint16_t a[LANES] = {0}, b[LANES] = {0};
+    memcpy(a, low, 2 * n);
+    memcpy(b, high, 2 * n);
+    vi v;
+    for (int i = 0; i < LANES; i++)
+        v[i] = a[i] | (uint32_t)b[i] << 16;
+    return v;
 }
 
-INLINE vf dot_block(const vi *w, const int8_t *q, const int bits) {
-    int32_t sum[LANES] = {0};
+INLINE vi low_bf16(vi v) {
+    return v << 16;
+}
+
+INLINE vi high_bf16(vi v) {
+    return v & 0xFFFF0000;
+}
+
+INLINE vi load_codes(const uint8_t *codes, const int d, const int bits) {
+    vi v;
+    memcpy(&v, codes + (bits == 8 ? d : d / 2) * VECTOR_BYTES, sizeof v);
+    return bits == 8 ? v : (d % 2 ? v >> 4 : v) & 0x0F0F0F0F;
+}
+
+INLINE vi dot_zero(void) {
+    return (vi){0, 0, 0, 0};
+}
+
+INLINE vi spread_four(const int8_t *q) {
+    uint32_t four;
+    memcpy(&four, q, 4);
+    return (vi){four, four, four, four};
+}
+
+INLINE vi dot_step(vi sum, vi w, vi x, const int bits) {
     (void)bits;
-    for (int d = 0; d < 8; d++)
-        for (int lane = 0; lane < LANES; lane++)
-            for (int i = 0; i < 4; i++)
-                sum[lane] += (int32_t)(w[d][lane] >> 8 * i & 255) * q[4 * d + i];
-    return (vf){(float)sum[0], (float)sum[1], (float)sum[2], (float)sum[3]};
+    for (int lane = 0; lane < LANES; lane++)
+        for (int i = 0; i < 32; i += 8)
+            sum[lane] += (w[lane] >> i & 255) * (uint32_t)(int8_t)(x[lane] >> i & 255);
+    return sum;
+}
+
+INLINE vf dot_end(vi sum, const int bits) {
+    (void)bits;
+    return (vf){(float)(int32_t)sum[0], (float)(int32_t)sum[1], (float)(int32_t)sum[2], (float)(int32_t)sum[3]};
 }
 
 #include "backend/cpu/affine_loops.h"

@@ -14,32 +14,42 @@
  * the high. Activations are stored to match: of each eight, the four even ones, then the four odd ones. 8-bit blocks
  * are in order. A level may want 8-bit codes signed: they are packed with FLIP, and the bias makes up for it.
  *
- * Scales and biases of a PANEL of inputs are packed first, one vector each per group; then codes in strips, each
- * multiplied with all rows as soon as it is packed. Strips are short so that the loads of the next rows' weights,
- * requested a little ahead, spread over packing and multiplying alike.
+ * Scales and biases of a PANEL of inputs are packed first, two vectors per group; then codes in strips, each multiplied
+ * with all rows as soon as it is packed. VECTORS panels of LANES outputs are packed side by side: activations, spread
+ * over the lanes, then serve them all, which halves the loads that would be the limit of levels without a broadcast in
+ * the multiply-add. Sixteen outputs at a time are what memory likes: thirty-two were a third slower, one row at a time,
+ * though fewer instructions. Rows go ROWS_AT_A_TIME: as many as the accumulators of all outputs stay in registers for.
+ *
+ * Micro-operations per 64 inputs of LANES 4-bit weights, for each further row: AVX2 16 multiply-adds, 14 additions, 2
+ * widenings, 2 conversions, 4 fused multiply-adds, 10 loads; VNNI saves the additions and widenings. Once for all rows:
+ * some 60 for the transposition, scales and nibbles. (Codes unpacked to bytes while packing were tried: the stores cost
+ * more than the nibbles' masks, which hide behind the loads.)
  *
  * A level includes this file, defines
  *   FLIP                        128: 8-bit codes are packed less 128; 0: as they are
+ *   VECTORS, ROWS_AT_A_TIME     1..2, 1..8
+ *   PREFETCH_BYTES              how far ahead of their use codes are requested from memory
  *   vi                          a vector of LANES dwords
  *   quantize_32(q, x, scale)    32 floats to bytes; returns their sum
  *   split_q4(q)                 of each eight bytes the even ones first
  *   load_row(p, n)              n <= 4*LANES bytes, zeros behind
  *   widen_row(p, type, n)       n <= LANES scales of a type to floats, zeros behind
+ *   load_pairs(low, high, n)    n <= LANES dwords of 16 bits from either side
+ *   low_bf16(v), high_bf16(v)   the halves of such dwords as floats, in a vi
  *   transpose(v)                LANES x LANES dwords, in place
  *   flip(v), store_codes(p, v)
- *   unpack_block(w, codes, bits)  the vectors that dot_block wants of a packed block
- *   dot_block(w, q, bits)       sums of codes times activations, converted to floats
+ *   load_codes(p, d, bits)      bytes of dword d of a packed block
+ *   dot_zero(), spread_four(q), dot_step(sum, w, x, bits), dot_end(sum, bits)
+ *                               a sum of codes times activations, from nothing to its conversion to floats
  * and then includes affine_loops.h. */
 #ifndef TD_BACKEND_CPU_VEC_AFFINE_H
 #define TD_BACKEND_CPU_VEC_AFFINE_H
 
 #include "backend/cpu/dsp.h"
 
-#define ROWS_AT_A_TIME 8
+#define MAX_ROWS_AT_A_TIME 8
 #define PANEL 1024 /* inputs whose scales are packed at a time */
-#define STRIP 256  /* inputs whose codes are */
-#define PREFETCH_BYTES 16384
-
+#define STRIP 512  /* inputs whose codes are */
 /* 32 activations. sum[i]: of scale*q from the start of the 32 << i inputs it lies in, up to and with these 32. */
 typedef struct q_block {
     int8_t q[32];
