@@ -233,7 +233,8 @@ typedef struct td_piece {
 /* Return false to cancel. */
 typedef bool (*td_text_fn)(void *user, const td_piece *piece);
 
-/* What an answer must match. At most one of the first three is set. */
+/* What an answer must match. At most one of the first three is set. With tools beside a schema or json_object the
+ * answer is either calls or a text of that kind; tools and a grammar exclude each other. */
 typedef struct td_constraint_spec {
     const char *json_schema; /* a JSON Schema */
     const char *grammar;     /* a grammar in GBNF */

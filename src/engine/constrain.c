@@ -58,20 +58,32 @@ static td_reply_format format_of(const td_engine *e, const td_constraint_spec *s
     return td_reply_format_choose(e->info.family, template_of(e, spec));
 }
 
+/* The schema of a text beside calls; *out NULL: there is none. */
+static td_status parse_text_schema(json_t **out, const td_constraint_spec *spec, td_error *err) {
+    const char *text = spec->json_object ? "{\"type\":\"object\"}" : spec->json_schema;
+    *out = NULL;
+    return text ? td_json_parse(text, strlen(text), MAX_NESTING, "schema", out, err) : TD_OK;
+}
+
 static td_status compile_tools(td_grammar **out, const td_engine *e, const td_token_trie *trie,
                                const td_constraint_spec *spec, const td_grammar_options *opt, td_error *err) {
-    json_t *tools;
+    json_t *tools, *schema;
+    TD_TRY(parse_text_schema(&schema, spec, err));
     td_status st = td_json_parse(spec->tools, strlen(spec->tools), MAX_NESTING, "tools", &tools, err);
-    if (st != TD_OK)
+    if (st != TD_OK) {
+        json_decref(schema);
         return st;
+    }
     td_grammar_calls_options calls = {.format = format_of(e, spec),
                                       .tools = tools,
                                       .name = spec->tool_name,
                                       .parallel = !spec->one_call,
+                                      .or_schema = schema,
                                       .chat_template = template_of(e, spec),
                                       .grammar = *opt};
     st = td_grammar_from_tools(out, trie, &calls, err);
     json_decref(tools);
+    json_decref(schema);
     return st;
 }
 
@@ -103,11 +115,11 @@ static td_status compile(td_grammar **out, const td_engine *e, const td_token_tr
 static char *key_of(const td_constraint_spec *spec) {
     td_buf b;
     td_buf_init(&b, MAX_KEY);
-    const char *kind = spec->tools ? "tools" : spec->json_schema ? "schema" : spec->json_object ? "object" : "gbnf";
-    const char *text = spec->tools ? spec->tools : spec->json_schema ? spec->json_schema : spec->grammar;
-    (void)td_buf_printf(&b, "%s %d%d%d %s\n", kind, spec->may_think, spec->thinking, spec->one_call,
-                        spec->tool_name ? spec->tool_name : "");
-    (void)td_buf_puts(&b, text ? text : "");
+    const char *kind = spec->json_schema ? "schema" : spec->json_object ? "object" : spec->grammar ? "gbnf" : "calls";
+    const char *text = spec->json_schema ? spec->json_schema : spec->grammar ? spec->grammar : "";
+    (void)td_buf_printf(&b, "%s %d%d%d %s\n%s\n", kind, spec->may_think, spec->thinking, spec->one_call,
+                        spec->tool_name ? spec->tool_name : "", spec->tools ? spec->tools : "");
+    (void)td_buf_puts(&b, text);
     return td_buf_steal(&b);
 }
 
@@ -181,9 +193,10 @@ static const td_constraint_ops ops = {allowed, advance, accepts, close_constrain
 
 td_status td_constrain_open(td_constraint **out, td_engine *e, const td_constraint_spec *spec, td_error *err) {
     *out = NULL;
-    int n = (spec->json_schema != NULL) + (spec->grammar != NULL) + spec->json_object + (spec->tools != NULL);
-    if (n == 0)
+    int n = (spec->json_schema != NULL) + (spec->grammar != NULL) + spec->json_object;
+    if (n == 0 && !spec->tools)
         return TD_OK;
+    n += spec->tools && spec->grammar;
     if (n > 1)
         return td_fail(err, TD_E_ARG, "%d constraints on one answer, expected one", n);
     if (!e->tokenizer)

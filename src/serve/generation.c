@@ -395,10 +395,17 @@ static void on_end(void *user, const td_result *result, const td_error *err) {
 
 /* ---- starting ---- */
 
+/* Tools that must be called, or that may be and beside which a text has a form: calls are held to their schemas then,
+ * because a mask that allows them must say how they go on. */
 static td_constraint_spec constraint_of(const td_generation *g, const td_api_prompt *p) {
     const td_api_request *r = &g->r;
     td_constraint_spec c = {.json_schema = r->json_schema, .grammar = r->grammar, .json_object = r->json_object};
-    if (r->tools && r->tool_choice == TD_TOOLS_REQUIRED) {
+    bool must_call = r->tools && r->tool_choice == TD_TOOLS_REQUIRED;
+    if (must_call) { /* no text is left for a format to hold */
+        c.json_schema = NULL;
+        c.json_object = false;
+    }
+    if (must_call || (r->tools && (r->json_schema || r->json_object))) {
         c.tools = r->tools_text;
         c.tool_name = r->tool_name;
         c.one_call = r->one_call;
@@ -434,7 +441,9 @@ static td_request request_of(const td_generation *g, answer *w) {
 }
 
 /* What a refused request was refused for: what it must match is all that has not been checked before. */
-static const char *suspect(const td_api_request *r) {
+static const char *suspect(const td_api_request *r, const td_error *err) {
+    if (r->tools && strncmp(err->message, "constraint: tool", strlen("constraint: tool")) == 0)
+        return "tools";
     return r->json_schema ? "response_format" : r->grammar ? "grammar" : r->tools ? "tools" : NULL;
 }
 
@@ -448,7 +457,7 @@ static td_status submit_all(td_generation *g, td_scheduler *scheduler, td_fault 
         if (st == TD_OK)
             continue;
         atomic_fetch_sub(&g->refs, 1);
-        td_fault_of(fault, &err, suspect(&g->r));
+        td_fault_of(fault, &err, suspect(&g->r, &err));
         if (st == TD_E_BUSY && atomic_load(&g->server->state) == TD_SERVER_DRAINING)
             *fault = (td_fault){
                 .status = 503, .code = "shutting_down", .message = "the server is shutting down", .retry_after = 5};

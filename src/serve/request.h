@@ -57,7 +57,8 @@ typedef struct td_api_request {
     double time_limit;
     bool has_prediction;
 
-    /* What the answer must match; at most one is set. */
+    /* What the text must match; at most one is set. Beside tools a format
+     * holds when none of them is called, and a grammar always: it may describe calls itself. */
     char *json_schema; /* owned */
     const char *grammar;
     bool json_object;

@@ -121,10 +121,9 @@ td_status td_api_read_tools(td_api_request *r, const td_fields *f) {
     TD_TRY(read_choice(r, f));
     TD_TRY(td_field_bool(f, "parallel_tool_calls", &parallel));
     r->one_call = !parallel;
-    if (r->tool_choice == TD_TOOLS_REQUIRED && (r->json_schema || r->json_object || r->grammar))
-        return td_field_fail(f, "tool_choice", "invalid_value",
-                             "forces a call, while 'response_format' or 'grammar' forces a text");
     if (r->tool_choice == TD_TOOLS_NONE || json_array_size(r->tools) == 0)
         r->tools = NULL;
+    if (r->tools && r->tool_choice == TD_TOOLS_REQUIRED && r->grammar)
+        return td_field_fail(f, "tool_choice", "invalid_value", "forces a call, while 'grammar' forces a text");
     return r->tools ? dump_tools(r, f) : TD_OK;
 }

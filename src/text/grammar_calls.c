@@ -255,6 +255,22 @@ static td_gb_node write_calls(calls *c) {
     }
 }
 
+/* The text that may come instead, as json_schema.c writes it. */
+static td_gb_node write_text(calls *c, const json_t *schema) {
+    td_js js;
+    td_gb_rule rule = td_gb_rule_new(c->b, NULL, 0, -1);
+    td_js_init(&js, c->b, c->trie, schema);
+    td_gb_define(c->b, rule, td_js_schema(&js, schema));
+    td_js_finish(&js);
+    td_js_free(&js);
+    return td_gb_use(c->b, rule);
+}
+
+static td_gb_node write_answer(calls *c) {
+    td_gb_node made = write_calls(c);
+    return c->opt->or_schema ? TD_GB_ALT(c->b, made, write_text(c, c->opt->or_schema)) : made;
+}
+
 td_status td_grammar_from_tools(td_grammar **out, const td_token_trie *trie, const td_grammar_calls_options *opt,
                                 td_error *err) {
     td_gb b;
@@ -267,7 +283,7 @@ td_status td_grammar_from_tools(td_grammar **out, const td_token_trie *trie, con
         td_gb_rule root = td_gb_rule_new(&b, NULL, 0, -1);
         td_grammar_options how = opt->grammar;
         how.max_depth = how.max_depth ? how.max_depth : MAX_DEPTH;
-        td_gb_define(&b, root, write_calls(&c));
+        td_gb_define(&b, root, write_answer(&c));
         st = td_grammar_compile(out, &b, root, trie, &how);
     }
     td_reply_tools_free(&c.known);

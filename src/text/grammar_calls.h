@@ -1,6 +1,6 @@
-/* grammar_calls.h - grammars of forced tool calls: the model's own syntax (reply.h), with arguments under the schema of
- * each tool's parameters. What is written under one is taken apart by a td_reply of the same format into complete calls
- * whose arguments validate.
+/* grammar_calls.h - grammars of tool calls, forced or beside a text that is under a schema itself: the model's own
+ * syntax (reply.h), with arguments under the schema of each tool's parameters. What is written under one is taken apart
+ * by a td_reply of the same format into complete calls whose arguments validate.
  *
  *   GEMMA4   <|tool_call>call:NAME{key:<|"|>text<|"|>,...}<tool_call|>, a block for each call
  *   QWEN     <tool_call> <function=NAME> <parameter=KEY> text </parameter> ... </function> </tool_call>, each on its
@@ -22,6 +22,9 @@ typedef struct td_grammar_calls_options {
     const json_t *tools; /* OpenAI's array, as td_reply_options.tools; only read here */
     const char *name;    /* the one tool to call; NULL: any of them (tool_choice "required") */
     bool parallel;       /* more than one call may come; else exactly one does */
+    /* A text under this JSON Schema may come instead of calls (tool_choice "auto" beside a response_format). NULL:
+     * calls must come. Where calls have no marker, a text that reads as one is one */
+    const json_t *or_schema;
     /* JSON: the model's chat template, which tells the marker; NULL: the vocabulary does. May be NULL */
     const char *chat_template;
     td_grammar_options grammar;

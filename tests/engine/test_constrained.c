@@ -216,6 +216,35 @@ static void a_hundred_tool_calls_are_those_of_plain_decoding(void **state) {
     }
 }
 
+/* Tools beside a schema: calls of the tools, or a text of the schema, and the same with drafts. */
+static void calls_or_a_text(void **state) {
+    (void)state;
+    td_engine *e = open_engine(true, false);
+    int texts = 0, calls = 0;
+    for (uint64_t seed = 1; seed <= 24; seed++) {
+        const td_constraint_spec spec = {.tools = tools,
+                                         .one_call = true,
+                                         .json_object = seed % 2,
+                                         .json_schema = seed % 2 ? NULL
+                                                                 : "{\"type\": \"object\", \"properties\": "
+                                                                   "{\"ok\": {\"type\": \"boolean\"}}}"};
+        td_result plain = ask(e, "The weather in Oslo:", &spec, 4, seed, 0);
+        td_result r = ask(e, "The weather in Oslo:", &spec, 4, seed, 4);
+        same(&r, &plain);
+        bool call = strncmp(r.text, "<|tool_call>", 12) == 0;
+        if (call && r.finish == TD_FINISH_STOP)
+            check_calls(e, &r, false);
+        else if (!call)
+            assert_int_equal(r.text[strspn(r.text, " \n")], '{');
+        calls += call;
+        texts += !call;
+        td_result_free(&plain);
+        td_result_free(&r);
+    }
+    assert_true(calls > 0 && texts > 0);
+    td_engine_close(&e);
+}
+
 static void grammars_and_objects(void **state) {
     (void)state;
     td_engine *e = open_engine(true, false);
@@ -243,6 +272,8 @@ static void what_cannot_be_met_is_refused(void **state) {
         {{.json_schema = "{\"type\": "}, "schema"},
         {{.grammar = "root ::= nothing"}, "nothing"},
         {{.grammar = "root ::= \"a\"", .json_object = true}, "2 constraints on one answer, expected one"},
+        {{.tools = tools, .grammar = "root ::= \"a\""}, "2 constraints on one answer, expected one"},
+        {{.tools = tools, .json_schema = "{\"type\": \"strin\"}"}, "strin"},
         {{.tools = tools, .tool_name = "no_such"}, "no_such"},
         {{.tools = "[]"}, "tool"},
         {{.tools = "{"}, "tools"},
@@ -268,6 +299,7 @@ int main(void) {
     const struct CMUnitTest tests_[] = {
         cmocka_unit_test(strict_json_drafts_and_is_valid),
         cmocka_unit_test(a_hundred_tool_calls_are_those_of_plain_decoding),
+        cmocka_unit_test(calls_or_a_text),
         cmocka_unit_test(grammars_and_objects),
         cmocka_unit_test(what_cannot_be_met_is_refused),
     };

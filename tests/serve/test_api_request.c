@@ -261,7 +261,7 @@ static const bad bad_chats[] = {
     {"{" HI ",\"tools\":[{\"type\":\"custom\"}]}", "unsupported_value", "tools[0].type", "custom"},
     {"{" HI "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}}", "invalid_value",
      "tool_choice.function.name", "'g'"},
-    {"{" HI "," TOOLS ",\"tool_choice\":\"required\",\"response_format\":{\"type\":\"json_object\"}}", "invalid_value",
+    {"{" HI "," TOOLS ",\"tool_choice\":\"required\",\"grammar\":\"root ::= \\\"a\\\"\"}", "invalid_value",
      "tool_choice", "forces a call"},
     {"{" HI ",\"audio\":{\"voice\":\"x\"}}", "unsupported_parameter", "audio", "text"},
     {"{" HI ",\"modalities\":[\"text\",\"audio\"]}", "unsupported_value", "modalities", "audio"},

@@ -169,6 +169,54 @@ static void calls_that_are_required(void **state) {
     }
 }
 
+static void check_person(const char *text) {
+    json_t *v = json_loads(text, 0, NULL);
+    if (!json_is_object(v) || json_object_size(v) != 2)
+        fail_msg("not of the schema: %s", text);
+    assert_true(json_is_string(json_object_get(v, "name")));
+    assert_in_range(api_number(v, "age"), 0, 99);
+    json_decref(v);
+}
+
+/* What OpenAI's Agents SDK sends: tools that may be called and a format for the answer. Both come about. */
+static void a_format_beside_tools_leaves_room_for_calls(void **state) {
+    (void)state;
+    int n_calls = 0, n_texts = 0;
+    for (int seed = 1; seed <= 16; seed++) {
+        char more[2600];
+        snprintf(more, sizeof more, "%s,%s,\"parallel_tool_calls\":false,\"seed\":%d,\"temperature\":4", TOOLS, SCHEMA,
+                 seed);
+        api_reply r = chat("\"messages\":[{\"role\":\"user\",\"content\":\"Who?\"}],\"max_tokens\":200", more);
+        const json_t *calls = api_at(r.json, "choices.0.message.tool_calls");
+        const char *content = json_string_value(api_at(r.json, "choices.0.message.content"));
+        if ((calls != NULL) == (content != NULL))
+            fail_msg("neither a call nor a text: %s", td_buf_str(&r.body));
+        const char *finish = api_text(r.json, "choices.0.finish_reason");
+        bool cut = strcmp(finish, "length") == 0; /* thoughts without end, at this temperature */
+        assert_true(cut || strcmp(finish, calls ? "tool_calls" : "stop") == 0);
+        if (calls && !cut)
+            check_arguments(api_text(r.json, "choices.0.message.tool_calls.0.function.name"),
+                            api_text(r.json, "choices.0.message.tool_calls.0.function.arguments"));
+        else if (!cut)
+            check_person(content);
+        n_calls += calls && !cut;
+        n_texts += content && !cut;
+        api_reply_free(&r);
+    }
+    assert_true(n_calls > 0 && n_texts > 0);
+    api_reply must = chat(ASK, TOOLS "," SCHEMA ",\"tool_choice\":\"required\",\"parallel_tool_calls\":false");
+    assert_string_equal(api_text(must.json, "choices.0.finish_reason"), "tool_calls");
+    api_reply_free(&must);
+    api_reply none = chat(ASK, TOOLS "," SCHEMA ",\"tool_choice\":\"none\"");
+    check_person(api_text(none.json, "choices.0.message.content"));
+    api_reply_free(&none);
+    api_reply bad = post(ASK, SCHEMA ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{"
+                                     "\"type\":\"object\",\"properties\":{\"a\":{\"not\":{}}}}}}]");
+    assert_int_equal(bad.status, 400);
+    assert_string_equal(api_text(bad.json, "error.param"), "tools");
+    api_reply_free(&bad);
+}
+
 static void tools_that_may_be_called_or_not(void **state) {
     (void)state;
     api_reply with = chat(ASK, TOOLS), none = chat(ASK, TOOLS ",\"tool_choice\":\"none\""), without = chat(ASK, "");
@@ -294,6 +342,7 @@ static void where_a_message_is_cut_to_be_continued(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_that_are_required),
+        cmocka_unit_test(a_format_beside_tools_leaves_room_for_calls),
         cmocka_unit_test(tools_that_may_be_called_or_not),
         cmocka_unit_test(a_conversation_with_calls_and_results_goes_on),
         cmocka_unit_test(formats_hold),

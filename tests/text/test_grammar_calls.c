@@ -184,6 +184,45 @@ static void json_round_trips(void **state) {
     }
 }
 
+/* Beside a schema: calls alone or a text under it alone, and both happen. */
+static void a_text_may_come_instead(void **state) {
+    (void)state;
+    json_t *schema =
+        parse_json("{\"type\":\"object\",\"properties\":{\"ok\":{\"type\":\"boolean\"}},\"required\":[\"ok\"]}");
+    const td_reply_format formats[] = {gemma, qwen, json, json};
+    for (size_t i = 0; i < 4; i++) {
+        td_grammar_calls_options opt = {.format = formats[i],
+                                        .tools = tools,
+                                        .or_schema = schema,
+                                        .parallel = i % 2,
+                                        .chat_template = i == 3 ? "bare" : NULL,
+                                        .grammar = {.think = formats[i].think, .inside_reasoning = i % 2}};
+        td_grammar *g = make(&opt);
+        size_t texts = 0, calls = 0;
+        for (uint64_t seed = 0; seed < 40; seed++) {
+            td_buf text;
+            heard h;
+            walk_text(seed, g, &text);
+            read_back(opt.format, opt.grammar.inside_reasoning, &text, &h);
+            if ((h.content.size > 0) == (h.n_calls > 0))
+                fail_msg("neither calls nor a text:\n%s", td_buf_str(&text));
+            if (h.content.size > 0) {
+                json_t *said = parse_json(td_buf_str(&h.content));
+                assert_int_equal(json_object_size(said), 1);
+                assert_true(json_is_boolean(json_object_get(said, "ok")));
+                json_decref(said);
+            }
+            texts += h.content.size > 0;
+            calls += h.n_calls > 0;
+            free_heard(&h);
+            td_buf_free(&text);
+        }
+        assert_true(texts > 0 && calls > 0);
+        td_grammar_close(&g);
+    }
+    json_decref(schema);
+}
+
 static void thoughts_come_first(void **state) {
     (void)state;
     const td_reply_format formats[] = {gemma, qwen, json};
@@ -270,6 +309,11 @@ static void errors_name_the_tool(void **state) {
                 "tool f g: schema: the model's format of calls cannot spell this name");
     opt.name = "h";
     check_error(opt, "[{\"name\":\"f\"}]", TD_E_ARG, "tool_choice: there is no tool \"h\"");
+    json_t *no_schema = parse_json("{\"type\":\"nothing\"}");
+    opt = (td_grammar_calls_options){.format = qwen, .or_schema = no_schema};
+    check_error(opt, "[{\"name\":\"f\"}]", TD_E_FORMAT,
+                "schema: \"type\" is not object, array, string, number, integer, boolean, null, or a list of them");
+    json_decref(no_schema);
     opt = (td_grammar_calls_options){.format = {TD_REPLY_THINK_NONE, TD_REPLY_CALLS_NONE}};
     check_error(opt, "[{\"name\":\"f\"}]", TD_E_UNSUPPORTED,
                 "tool_choice: the model's chat template has no form for tool calls");
@@ -279,7 +323,11 @@ static void memory_may_fail_anywhere(void **state) {
     (void)state;
     const td_reply_format formats[] = {gemma, qwen, json};
     for (size_t i = 0; i < 3; i++) {
-        td_grammar_calls_options opt = {.format = formats[i], .tools = tools, .name = "get_weather", .parallel = true};
+        td_grammar_calls_options opt = {.format = formats[i],
+                                        .tools = tools,
+                                        .name = "get_weather",
+                                        .parallel = true,
+                                        .or_schema = i == 1 ? parameters_of("get_weather") : NULL};
         long live = td_alloc_live();
         for (long k = 0;; k++) {
             td_grammar *g;
@@ -299,13 +347,10 @@ static void memory_may_fail_anywhere(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gemma4_round_trips),
-        cmocka_unit_test(qwen_round_trips),
-        cmocka_unit_test(json_round_trips),
-        cmocka_unit_test(thoughts_come_first),
-        cmocka_unit_test(calls_look_as_models_write_them),
-        cmocka_unit_test(errors_name_the_tool),
-        cmocka_unit_test(memory_may_fail_anywhere),
+        cmocka_unit_test(gemma4_round_trips),   cmocka_unit_test(qwen_round_trips),
+        cmocka_unit_test(json_round_trips),     cmocka_unit_test(a_text_may_come_instead),
+        cmocka_unit_test(thoughts_come_first),  cmocka_unit_test(calls_look_as_models_write_them),
+        cmocka_unit_test(errors_name_the_tool), cmocka_unit_test(memory_may_fail_anywhere),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
