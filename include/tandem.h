@@ -258,6 +258,7 @@ typedef struct td_request {
     bool no_mtp;        /* plain decoding for this request */
     int num_mtp_tokens; /* drafts a round at most, up to the engine's depth; -1: the engine's depth. When that is fixed
                          * (mtp_fixed), so is this */
+    bool mtp_fixed;     /* num_mtp_tokens is this request's depth, every round, paid or not */
     bool special;       /* special tokens appear in the text */
     int n_logprobs;     /* alternatives a token to report, 0..TD_MAX_LOGPROBS; -1: no log-probabilities */
     td_constraint_spec constraint;

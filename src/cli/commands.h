@@ -12,6 +12,7 @@ int td_command_run(int argc, char **argv);
 int td_command_chat(int argc, char **argv);
 int td_command_serve(int argc, char **argv);
 int td_command_demo(int argc, char **argv);
+int td_command_bench(int argc, char **argv);
 int td_command_inspect(int argc, char **argv);
 int td_command_quantize(int argc, char **argv);
 int td_command_pull(int argc, char **argv);

@@ -12,6 +12,7 @@ static const td_command commands[] = {
     {"run", "continue one prompt", td_command_run},
     {"serve", "answer OpenAI's clients over HTTP", td_command_serve},
     {"demo", "a short scripted chat, drafted against plain", td_command_demo},
+    {"bench", "measure speed: kernels, drafting, many answers, a server", td_command_bench},
     {"inspect", "what is in a checkpoint, and what it costs to run", td_command_inspect},
     {"quantize", "write a 4-bit or 8-bit copy of a checkpoint", td_command_quantize},
     {"pull", "download a model from the Hugging Face hub", td_command_pull},

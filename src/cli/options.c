@@ -122,6 +122,8 @@ static td_engine_options engine_options(const td_opened *o, const td_model_args 
     if (args->parallel.given)
         e.parallel = (uint32_t)args->parallel.v;
     e.cache_bytes = args->cache_mb.v << 20;
+    e.forced_acceptance = args->forced_acceptance;
+    e.n_forced_acceptance = args->n_forced_acceptance;
     e.log = log_line;
     e.progress = td_progress_show;
     e.user = (void *)args;

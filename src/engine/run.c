@@ -139,7 +139,7 @@ td_status td_run_begin(td_run *r, td_engine *e, td_seq *seq, td_task *task, td_e
     td_seq_params p = {.sampling = q->sampling,
                        .max_tokens = q->max_tokens ? q->max_tokens : UINT32_MAX,
                        .depth = depth_of(r),
-                       .adaptive = e->info.mtp_auto,
+                       .adaptive = e->info.mtp_auto && !q->mtp_fixed,
                        .end = e->end,
                        .n_end = e->n_end,
                        .ignore_end = q->ignore_eos,

@@ -1,0 +1,334 @@
+/* bench_mtp.c - tandem bench mtp: drafted against plain, by kind of text, context and depth.
+ *
+ * Each depth is compared with a plain answer made right beside it, before it in even repeats and behind it in odd ones,
+ * so that what the machine does to one it does to the other; the ratio is taken pair by pair, and its median, least and
+ * greatest are printed. Answers of one prompt share its keys: the prompt is read once. Every answer must have the
+ * tokens of the first one, unless acceptance is forced, when they mean nothing. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "cli/bench.h"
+#include "cli/bench_texts.h"
+#include "cli/progress.h"
+#include "cli/report.h"
+#include "cli/signals.h"
+#include "cli/stats.h"
+
+enum { MAX_CONTEXTS = 16, MAX_DEPTHS = TD_MAX_DRAFT + 2 };
+
+typedef struct mtp_args {
+    td_model_args model;
+    td_bench_output output;
+    td_sampling_args sampling;
+    td_bench_forced forced;
+    td_arg_uint repeats, n;
+    td_arg_text contexts, depths;
+    td_arg_texts classes;
+} mtp_args;
+
+#define A(field) offsetof(mtp_args, field)
+static const td_arg table[] = {
+    {"class", 0, TD_ARG_TEXTS, A(classes), 0, 0, "NAME",
+     "code, prose, json, translation, maths or review; may be repeated (default: all)"},
+    {"contexts", 0, TD_ARG_TEXT, A(contexts), 0, 0, "LIST",
+     "tokens of the prompts, as in 150,2000,9000,40000,100000 (default 150)"},
+    {"depths", 0, TD_ARG_TEXT, A(depths), 0, 0, "LIST", "drafts a round, as in 0-8,auto (default auto)"},
+    {"max-tokens", 'n', TD_ARG_UINT, A(n), 8, 1 << 20, "N", "tokens of an answer (default 128)"},
+    {"repeats", 'r', TD_ARG_UINT, A(repeats), 1, TD_BENCH_MAX_REPEATS, "N", "pairs of answers (default 3)"},
+    {"forced-acceptance", 0, TD_ARG_TEXT, A(forced.profile), 0, 0, "LIST",
+     "accept drafts by position in these shares of the rounds, as in 0.8,0.65,0.5,0.4: for random weights"},
+};
+#undef A
+
+static const td_bench_column columns[] = {
+    {"class", "class", 0},
+    {"context", "context", 0},
+    {"prompt_tokens", "prompt", 0},
+    {"depth", "depth", 0},
+    {"tokens", "tokens", 0},
+    {"tokens_per_round", "tokens/round", 2},
+    {"accepted", "accepted by position", 0},
+    {"plain", "plain tok/s", 1},
+    {"drafted", "drafted tok/s", 1},
+    {"ratio", "ratio", 2},
+    {"ratio_min", "min", 2},
+    {"ratio_max", "max", 2},
+    {"identical", "same text", 0},
+};
+enum { N_COLUMNS = sizeof columns / sizeof *columns };
+
+typedef struct bench {
+    const mtp_args *args;
+    td_opened opened;
+    td_request request;
+    td_bench_report *report;
+    td_bench_table *table;
+    uint32_t contexts[MAX_CONTEXTS], n_contexts, depths[MAX_DEPTHS], n_depths, repeats;
+    bool class[TD_BENCH_CLASSES], identical;
+    uint64_t done, total;
+} bench;
+
+/* ---- one prompt ---- */
+
+/* A prompt whose keys stay with its session. */
+typedef struct stage {
+    bench *b;
+    td_session *session;
+    td_token *prompt;
+    size_t n_prompt;
+    td_result first; /* the first answer of all */
+} stage;
+
+/* depth: 0 to TD_MAX_DRAFT, UINT32_MAX for auto; plain: no drafter at all. */
+static td_status answer(stage *s, bool plain, uint32_t depth, uint32_t repeat, td_result *out, td_error *err) {
+    bench *b = s->b;
+    td_request q = b->request;
+    q.prompt = s->prompt;
+    q.n_prompt = s->n_prompt;
+    q.no_mtp = plain;
+    if (b->args->forced.n) /* other coins each time */
+        q.sampling.seed += repeat;
+    q.num_mtp_tokens = depth == UINT32_MAX ? -1 : (int)depth;
+    q.mtp_fixed = depth != UINT32_MAX;
+    if (!td_progress_show(NULL, "mtp", b->done++, b->total))
+        return td_fail(err, TD_E_CANCELLED, "interrupted");
+    return td_session_generate(s->session, &q, out, err);
+}
+
+static bool same_tokens(const td_result *a, const td_result *b) {
+    return a->n_tokens == b->n_tokens && memcmp(a->tokens, b->tokens, a->n_tokens * sizeof *a->tokens) == 0;
+}
+
+/* What pairs at one depth have shown. */
+typedef struct arm {
+    double speed[2][TD_BENCH_MAX_REPEATS]; /* drafted, plain */
+    double ratio[TD_BENCH_MAX_REPEATS];
+    td_result sum; /* of the drafted answers */
+    bool identical;
+} arm;
+
+static td_status one_side(stage *s, arm *a, uint32_t depth, bool plain, uint32_t k, td_error *err) {
+    td_result r;
+    TD_TRY(answer(s, plain, depth, k, &r, err));
+    a->speed[plain][k] = td_stats_speed(&r);
+    a->identical = a->identical && same_tokens(&s->first, &r);
+    if (!plain)
+        td_stats_add(&a->sum, &r);
+    td_result_free(&r);
+    return TD_OK;
+}
+
+static td_status pairs(stage *s, arm *a, uint32_t depth, td_error *err) {
+    *a = (arm){.identical = true};
+    for (uint32_t k = 0; k < s->b->repeats; k++) {
+        TD_TRY(one_side(s, a, depth, k % 2, k, err));
+        TD_TRY(one_side(s, a, depth, !(k % 2), k, err));
+        a->ratio[k] = a->speed[1][k] > 0 ? a->speed[0][k] / a->speed[1][k] : 0;
+    }
+    return TD_OK;
+}
+
+static json_t *depth_cell(uint32_t depth) {
+    return depth == UINT32_MAX ? json_string("auto") : json_integer(depth);
+}
+
+static double per_round(const td_result *sum, uint32_t repeats) {
+    return sum->rounds > repeats ? (double)(sum->n_tokens - repeats) / (sum->rounds - repeats) : 1;
+}
+
+static void add_row(stage *s, const arm *a, uint32_t class, uint32_t context, uint32_t depth) {
+    bench *b = s->b;
+    const uint32_t n = b->repeats;
+    td_bench_summary ratio = td_bench_summarise(a->ratio, n);
+    bool forced = b->args->forced.n > 0;
+    td_bench_row(b->table, json_pack("[s,I,I,o,I,f,o,o,o,o,o,o,o]", td_bench_class_name(class), (json_int_t)context,
+                                     (json_int_t)s->n_prompt, depth_cell(depth), (json_int_t)s->first.n_tokens,
+                                     per_round(&a->sum, n), td_bench_shares(a->sum.accepted_at, a->sum.drafted_at),
+                                     td_bench_real(td_bench_summarise(a->speed[1], n).median),
+                                     td_bench_real(td_bench_summarise(a->speed[0], n).median),
+                                     td_bench_real(ratio.median), td_bench_real(ratio.min), td_bench_real(ratio.max),
+                                     forced ? json_null() : json_boolean(a->identical)));
+    b->identical = b->identical && (forced || a->identical);
+}
+
+/* The depth that does best beside what auto does. */
+static void compare_auto(bench *b, uint32_t class, uint32_t context, const double *ratio) {
+    double best = 0, automatic = 0;
+    uint32_t best_depth = 0;
+    for (uint32_t i = 0; i < b->n_depths; i++) {
+        if (b->depths[i] == UINT32_MAX) {
+            automatic = ratio[i];
+        } else if (ratio[i] > best) {
+            best = ratio[i];
+            best_depth = b->depths[i];
+        }
+    }
+    if (best > 0 && automatic > 0)
+        td_bench_note(b->report, "%s at %u: the best fixed depth is %u, %.2fx; auto is at %.0f %% of it",
+                      td_bench_class_name(class), context, best_depth, best, 100 * automatic / best);
+}
+
+static td_status all_depths(stage *s, uint32_t class, uint32_t context, td_error *err) {
+    bench *b = s->b;
+    double ratio[MAX_DEPTHS] = {0};
+    arm *a = td_calloc(1, sizeof *a);
+    td_result warm = {0};
+    td_status st = a ? TD_OK : td_fail(err, TD_E_NOMEM, "out of memory");
+    if (st == TD_OK) /* reads the prompt, and is what all others are compared with */
+        st = answer(s, true, 0, 0, &s->first, err);
+    if (st == TD_OK && b->opened.info->mtp_active) /* what drafting costs here is found out off the clock */
+        st = answer(s, false, UINT32_MAX, 0, &warm, err);
+    td_result_free(&warm);
+    for (uint32_t i = 0; i < b->n_depths && st == TD_OK; i++) {
+        st = pairs(s, a, b->depths[i], err);
+        if (st == TD_OK) {
+            add_row(s, a, class, context, b->depths[i]);
+            ratio[i] = td_bench_summarise(a->ratio, b->repeats).median;
+        }
+    }
+    if (st == TD_OK)
+        compare_auto(b, class, context, ratio);
+    td_free(a);
+    return st;
+}
+
+static td_status run_stage(bench *b, uint32_t class, uint32_t context, td_error *err) {
+    stage s = {.b = b};
+    td_status st = td_bench_prompt(b->opened.engine, class, context, &s.prompt, &s.n_prompt, err);
+    if (st == TD_OK)
+        st = td_session_open(&s.session, b->opened.engine, err);
+    if (st == TD_OK)
+        st = all_depths(&s, class, context, err);
+    td_result_free(&s.first);
+    td_session_close(&s.session);
+    td_tokens_free(s.prompt);
+    return st;
+}
+
+/* ---- the command ---- */
+
+static td_status run_all(bench *b, td_error *err) {
+    for (uint32_t c = 0; c < b->n_contexts; c++)
+        for (uint32_t class = 0; class < TD_BENCH_CLASSES; class ++)
+            if (b->class[class])
+                TD_TRY(run_stage(b, class, b->contexts[c], err));
+    return TD_OK;
+}
+
+static int perform(bench *b) {
+    td_error err = {0};
+    uint32_t n_classes = 0;
+    for (uint32_t i = 0; i < TD_BENCH_CLASSES; i++)
+        n_classes += b->class[i];
+    b->total = (uint64_t)b->n_contexts * n_classes * (2 + 2 * (uint64_t)b->repeats * b->n_depths);
+    b->identical = true;
+    td_bench_model(b->report, b->opened.info);
+    td_bench_fact(b->report, "temperature", json_real((double)b->request.sampling.temperature));
+    td_bench_fact(b->report, "repeats", json_integer(b->repeats));
+    if (b->args->forced.n)
+        td_bench_fact(b->report, "forced_acceptance", json_string(b->args->forced.profile.v));
+    if (!b->opened.info->mtp_active)
+        td_bench_note(b->report, "no drafts: %s", b->opened.info->mtp_reason);
+    td_status st = run_all(b, &err);
+    td_progress_clear();
+    if (st != TD_OK)
+        return td_report_failure(st, &err);
+    td_bench_fact(b->report, "identical", b->args->forced.n ? json_null() : json_boolean(b->identical));
+    td_bench_plot plot = {b->table, "Drafted over plain", b->n_contexts > 1 ? "context" : "depth", "ratio",
+                          "class",  b->n_contexts > 1};
+    int rc = td_bench_finish(b->report, &b->args->output, &plot);
+    if (rc == TD_EXIT_OK && !b->identical) {
+        td_report_error("tandem", "the drafted and the plain text differ: this is a defect of Tandem");
+        rc = TD_EXIT_FAILURE;
+    }
+    return rc;
+}
+
+static bool choose_classes(bench *b) {
+    for (size_t i = 0; i < b->args->classes.n; i++) {
+        uint32_t class = 0;
+        while (class < TD_BENCH_CLASSES && strcmp(td_bench_class_name(class), b->args->classes.v[i]) != 0)
+            class ++;
+        if (class == TD_BENCH_CLASSES) {
+            td_report_error("tandem bench mtp",
+                            "--class is '%s'; expected code, prose, json, translation, maths or review",
+                            b->args->classes.v[i]);
+            return false;
+        }
+        b->class[class] = true;
+    }
+    for (uint32_t i = 0; i < TD_BENCH_CLASSES && b->args->classes.n == 0; i++)
+        b->class[i] = true;
+    return true;
+}
+
+/* Settings of the engine that follow from what is measured. */
+static void settle_engine(bench *b, mtp_args *args) {
+    uint32_t longest = 0, deepest = 0;
+    for (uint32_t i = 0; i < b->n_contexts; i++)
+        longest = b->contexts[i] > longest ? b->contexts[i] : longest;
+    for (uint32_t i = 0; i < b->n_depths; i++)
+        deepest = b->depths[i] != UINT32_MAX && b->depths[i] > deepest ? b->depths[i] : deepest;
+    if (!args->model.ctx_size.given)
+        args->model.ctx_size = (td_arg_uint){true, longest + longest / 10 + b->request.max_tokens + 320};
+    if (!args->model.num_mtp_tokens.given && deepest > 8)
+        args->model.num_mtp_tokens = (td_arg_uint){true, deepest};
+    args->model.forced_acceptance = args->forced.p;
+    args->model.n_forced_acceptance = args->forced.n;
+}
+
+static int mtp_with_args(mtp_args *args, td_logit_bias *biases) {
+    const char *me = "tandem bench mtp";
+    bench b = {.args = args, .repeats = args->repeats.given ? (uint32_t)args->repeats.v : 3};
+    b.request = td_request_default();
+    b.request.max_tokens = args->n.given ? (uint32_t)args->n.v : 128;
+    b.request.ignore_eos = true;
+    b.request.benchmark = true;
+    if (!choose_classes(&b) || !td_bench_forced_profile(me, &args->forced) ||
+        !td_sampling_of(&args->sampling, td_sampling_default(), me, biases, &b.request.sampling) ||
+        !td_bench_list(me, "contexts", args->contexts.given ? args->contexts.v : "150", 16, 1 << 20, NULL, b.contexts,
+                       MAX_CONTEXTS, &b.n_contexts) ||
+        !td_bench_list(me, "depths", args->depths.given ? args->depths.v : "auto", 0, TD_MAX_DRAFT, "auto", b.depths,
+                       MAX_DEPTHS, &b.n_depths))
+        return TD_EXIT_USAGE;
+    settle_engine(&b, args);
+    int rc = td_open_engine(&b.opened, &args->model);
+    b.report = td_bench_report_new(me);
+    if (b.report)
+        b.table = td_bench_table_new(b.report, "mtp", "Drafted against plain", columns, N_COLUMNS);
+    if (rc == TD_EXIT_OK)
+        rc = b.table ? perform(&b) : td_report_failure(TD_E_NOMEM, NULL);
+    td_bench_report_free(&b.report);
+    td_close_engine(&b.opened);
+    return rc;
+}
+
+int td_bench_mtp(int argc, char **argv) {
+    mtp_args args = {0};
+    const td_arg_group groups[] = {
+        {"What is measured", table, sizeof table / sizeof *table, &args},
+        {"Result", td_bench_output_table, td_bench_output_count, &args.output},
+        {"Sampling (default: temperature 0, everything off)", td_sampling_arg_table, td_sampling_arg_count,
+         &args.sampling},
+        {"Model", td_model_arg_table, td_model_arg_count, &args.model},
+    };
+    const td_args spec = {
+        .command = "tandem bench mtp",
+        .synopsis = "[OPTIONS]",
+        .about =
+            "Answers prompts of several kinds with drafts and plainly, in turn, at chosen depths and contexts:\n"
+            "acceptance by position, tokens a round, both speeds and their ratio. Exit code 1 when a text differs.",
+        .groups = groups,
+        .n_groups = 4,
+    };
+    td_args_result parsed = td_args_parse(&spec, argc, argv);
+    int rc = parsed == TD_ARGS_HELP ? TD_EXIT_OK : TD_EXIT_USAGE;
+    td_logit_bias *biases = td_calloc(args.sampling.logit_bias.n, sizeof *biases);
+    if (parsed == TD_ARGS_OK)
+        rc = biases ? mtp_with_args(&args, biases) : td_report_failure(TD_E_NOMEM, NULL);
+    td_free(biases);
+    td_args_free(&spec);
+    return rc;
+}
