@@ -236,14 +236,31 @@ static bool rope_matches(const rope_table *t, uint32_t n, const int32_t *pos, co
            memcmp(t->freq, freq, n_rot * sizeof *freq) == 0;
 }
 
-static bool rope_grow(rope_table *t, size_t bytes) {
-    if (bytes <= t->block.size)
-        return true;
-    td_free_aligned(t->block.data);
-    t->block = (cpu_block){td_malloc_aligned(bytes), bytes};
-    if (!t->block.data)
-        t->block.size = 0;
-    return t->block.data != NULL;
+/* Where the parts of a table lie in its block. */
+static void rope_place(rope_table *t, uint32_t n, uint32_t n_rot) {
+    t->pos = (int32_t *)(void *)t->block.data;
+    t->freq = (float *)(void *)(t->pos + n);
+    t->cosine = t->freq + n_rot;
+    t->sine = t->cosine + (size_t)n * n_rot;
+}
+
+/* Every table gets room for the largest there has been, so that a machine which is warm allocates nothing, whichever
+ * table a pass takes next. */
+static bool rope_grow(td_cpu *c, size_t bytes) {
+    for (int i = 0; i < ROPE_TABLES; i++) {
+        rope_table *t = &c->rope[i];
+        if (bytes <= t->block.size)
+            continue;
+        cpu_block grown = {td_malloc_aligned(bytes), bytes};
+        if (!grown.data)
+            return false;
+        if (t->n)
+            memcpy(grown.data, t->block.data, t->block.size);
+        td_free_aligned(t->block.data);
+        t->block = grown;
+        rope_place(t, t->n, t->n_rot);
+    }
+    return true;
 }
 
 static void rope_angles(const rows_job *j, size_t from, size_t to) {
@@ -257,12 +274,9 @@ static void rope_angles(const rows_job *j, size_t from, size_t to) {
 
 static bool rope_fill(td_cpu *c, rope_table *t, uint32_t n, const int32_t *pos, const float *freq, uint32_t n_rot) {
     t->n = 0;
-    if (!rope_grow(t, ((size_t)n + n_rot + 2 * (size_t)n * n_rot) * 4))
+    if (!rope_grow(c, ((size_t)n + n_rot + 2 * (size_t)n * n_rot) * 4))
         return false;
-    t->pos = (int32_t *)(void *)t->block.data;
-    t->freq = (float *)(void *)(t->pos + n);
-    t->cosine = t->freq + n_rot;
-    t->sine = t->cosine + (size_t)n * n_rot;
+    rope_place(t, n, n_rot);
     memcpy(t->pos, pos, n * sizeof *pos);
     memcpy(t->freq, freq, n_rot * sizeof *freq);
     rows_job j = {
