@@ -4,38 +4,43 @@
  * their prompt feed a chunk of it. Chunks are cut so that a round does not take longer than max_stall because of them
  * while somebody is answering; row-invariance makes every cut the same text.
  *
- * Who waits is taken by start-time fair queueing (Goyal et al. 1996) with requests of equal weight: a request's tag is
- * one more than the later of the tag last served and the tag its owner has reached, and the lowest tag goes first. An
- * owner who asks for a thousand things has them done between other people's single ones, and nobody starves. A request
- * is admitted when there is a place and when the keys that it may need fit beside what those under way may still need,
- * so that no answer is broken off for want of memory.
+ * Who waits is taken in the order of queue.h. A request is admitted when there is a place and when the keys that it may
+ * need fit beside what those under way may still need, so that no answer is broken off for want of memory; what
+ * finished answers have left in their places is given up for that.
  *
- * The lock guards the queue, the counters and the slots' shared part. Rounds and callbacks run without it. */
+ * The lock guards the queue, the counters and the slots' shared part. Rounds, beginnings and callbacks run without it.
+ * What a round does for those who wait is bounded: some of them are asked whether they still want to, some are looked
+ * at. */
 #include <pthread.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "engine/queue.h"
 #include "engine/run.h"
 
-#define IDLE_POLL_NS 50000000 /* how often those who wait are asked whether they still want to */
-#define LEAST_CHUNK 16u       /* prompt rows of a round, however slow */
+#define LEAST_CHUNK 16u    /* prompt rows of a round, however slow */
+#define ASKED_A_ROUND 256u /* of those who wait, whether they still want to */
+#define LOOKED_A_ROUND 64u /* of those who wait, whether they may be admitted */
 
 typedef struct job {
-    struct job *next; /* in the queue, by arrival */
-    uint64_t id, owner, tag;
+    td_waiting waiting; /* first: an entry of the queue is a job */
+    struct job *next;   /* of those dropped */
+    uint64_t id;
+    uint64_t need; /* bytes of keys that it may come to need, in an empty place */
     td_task task;
     td_end_fn on_end;
     int64_t submitted;
     double waited;
-    bool cancelled;
+    bool queued, cancelled;
 } job;
 
 typedef struct slot {
     td_seq *seq;
     td_run run;
     job *job;            /* NULL: free */
+    uint64_t need;       /* bytes of keys that the job may come to need */
     td_seq_stats before; /* of the sequence, before the round under way */
     td_slot_info info;   /* as of the last round; under the lock */
 } slot;
@@ -61,14 +66,18 @@ struct td_scheduler {
     pthread_cond_t work; /* for the thread: there is something to do */
     pthread_cond_t over; /* for those who wait: a request has ended, an errand is done */
     /* under the lock */
-    job *queue;
+    td_queue queue;
+    job *dropped; /* from the queue, to be told so */
     errand *errands;
     bool closing, draining;
-    uint64_t last_id, served_tag;
+    uint64_t last_id;
+    uint64_t n_open;   /* requests taken whose on_end has not returned */
     uint32_t n_active; /* slots with a job */
     td_scheduler_stats stats;
     /* the thread's own, but for slot.info and slot.job (read under the lock, written by the thread under it) */
     slot *slots;        /* [parallel] */
+    slot **active;      /* [n_active] those with a job, the oldest first */
+    uint64_t needed;    /* bytes of keys that they may come to need */
     td_seq **seqs;      /* [parallel] of the round */
     slot **in_round;    /* [parallel] */
     double row_seconds; /* of a prompt row, measured; 0: not yet */
@@ -85,25 +94,42 @@ static void job_close(job *j) {
     td_free(j);
 }
 
-static void fail_job(td_scheduler *s, job *j, td_status st, const char *why) {
-    td_error err;
-    (void)!td_fail(&err, st, "%s", why);
+/* Bytes of keys that a request may come to need. The page that it takes over from the cache to go on in the middle of
+ * is there twice for a moment. */
+static uint64_t need_of(const td_engine *e, const td_request *q) {
+    uint64_t most = e->info.n_ctx, n = q->n_prompt + (uint64_t)q->max_tokens;
+    if (!q->max_tokens || n > most)
+        n = most;
+    uint64_t bytes =
+        td_kv_plan_bytes(&e->model->kv, (uint32_t)n + e->info.mtp_depth, e->model->opt.max_rows, e->info.mtp_depth + 1);
+    for (uint32_t g = 0; g < e->model->kv.n_groups && e->cache; g++)
+        bytes += td_kv_page_cost(e->pool, g);
+    return bytes;
+}
+
+/* The last of a request. The lock is held, and given up around the call. */
+static void end_job(td_scheduler *s, job *j, const td_result *r, const td_error *err) {
     pthread_mutex_unlock(&s->lock);
-    j->on_end(j->task.req.user, NULL, &err);
+    j->on_end(j->task.req.user, r, err);
     job_close(j);
     pthread_mutex_lock(&s->lock);
+    s->n_open--;
     pthread_cond_broadcast(&s->over);
 }
 
-static uint64_t owner_tag(const td_scheduler *s, uint64_t owner) {
-    uint64_t tag = s->served_tag;
-    for (const job *j = s->queue; j; j = j->next)
-        if (j->owner == owner && j->tag > tag)
-            tag = j->tag;
-    for (uint32_t i = 0; i < s->stats.parallel; i++)
-        if (s->slots[i].job && s->slots[i].job->owner == owner && s->slots[i].job->tag > tag)
-            tag = s->slots[i].job->tag;
-    return tag + 1;
+static void fail_job(td_scheduler *s, job *j, td_status st, const char *why) {
+    td_error err;
+    (void)!td_fail(&err, st, "%s", why);
+    end_job(s, j, NULL, &err);
+}
+
+static td_status may_come(td_scheduler *s, td_error *err) {
+    if (s->closing || s->draining)
+        return td_fail(err, TD_E_BUSY, "the server is shutting down");
+    if (s->queue.n >= s->opt.max_queue)
+        return td_fail(err, TD_E_BUSY, "%u requests are waiting already, expected at most %u", s->queue.n,
+                       s->opt.max_queue);
+    return TD_OK;
 }
 
 td_status td_scheduler_submit(td_scheduler *s, const td_request *request, uint64_t owner, td_end_fn on_end,
@@ -117,23 +143,16 @@ td_status td_scheduler_submit(td_scheduler *s, const td_request *request, uint64
         td_free(j);
         return st;
     }
-    j->owner = owner;
+    j->need = need_of(s->e, &j->task.req);
     j->on_end = on_end;
     j->submitted = td_clock_ns();
     pthread_mutex_lock(&s->lock);
-    if (s->closing || s->draining)
-        st = td_fail(err, TD_E_BUSY, "the server is shutting down");
-    else if (s->stats.queued >= s->opt.max_queue)
-        st = td_fail(err, TD_E_BUSY, "%u requests are waiting already, expected at most %u", s->stats.queued,
-                     s->opt.max_queue);
+    st = may_come(s, err);
     if (st == TD_OK) {
         *id = j->id = ++s->last_id;
-        j->tag = owner_tag(s, owner);
-        job **at = &s->queue;
-        while (*at)
-            at = &(*at)->next;
-        *at = j;
-        s->stats.queued++;
+        j->queued = true;
+        td_queue_put(&s->queue, &j->waiting, owner);
+        s->n_open++;
         s->stats.requests++;
         pthread_cond_signal(&s->work);
     } else {
@@ -145,38 +164,46 @@ td_status td_scheduler_submit(td_scheduler *s, const td_request *request, uint64
     return st;
 }
 
+/* Out of the queue, without having been served. */
+static void drop(td_scheduler *s, job *j) {
+    td_queue_drop(&s->queue, &j->waiting);
+    j->queued = false;
+    j->next = s->dropped;
+    s->dropped = j;
+}
+
 void td_scheduler_cancel(td_scheduler *s, uint64_t id) {
     pthread_mutex_lock(&s->lock);
-    for (job *j = s->queue; j; j = j->next)
-        j->cancelled = j->cancelled || j->id == id;
-    for (uint32_t i = 0; i < s->stats.parallel; i++)
-        if (s->slots[i].job && s->slots[i].job->id == id)
-            s->slots[i].job->cancelled = true;
+    job *j = (job *)s->queue.first;
+    while (j && j->id != id)
+        j = (job *)j->waiting.next;
+    if (j)
+        drop(s, j);
+    for (uint32_t i = 0; i < s->n_active; i++)
+        if (s->active[i]->job->id == id)
+            s->active[i]->job->cancelled = true;
     pthread_cond_signal(&s->work);
     pthread_mutex_unlock(&s->lock);
 }
 
-static void unlink_job(td_scheduler *s, job *j) {
-    job **at = &s->queue;
-    while (*at != j)
-        at = &(*at)->next;
-    *at = j->next;
-    s->stats.queued--;
-}
-
-/* Those in the queue whom nobody waits for any more leave it. Only this thread takes jobs out, so a job stays where it
- * is while its owner is asked. */
+/* Those in the queue whom nobody waits for any more leave it. Only this thread closes jobs, so a job is there while its
+ * owner is asked, though others may drop it meanwhile. */
 static void sweep_queue(td_scheduler *s) {
     pthread_mutex_lock(&s->lock);
-    for (job *j = s->queue, *next; j; j = next) {
-        bool wanted = !j->cancelled;
-        pthread_mutex_unlock(&s->lock);
-        wanted = wanted && (!j->task.req.is_wanted || j->task.req.is_wanted(j->task.req.user));
-        pthread_mutex_lock(&s->lock);
-        next = j->next;
-        if (wanted)
+    for (uint32_t n = s->queue.n < ASKED_A_ROUND ? s->queue.n : ASKED_A_ROUND; n && s->queue.n; n--) {
+        job *j = (job *)td_queue_turn(&s->queue);
+        const td_request *q = &j->task.req;
+        if (!q->is_wanted)
             continue;
-        unlink_job(s, j);
+        pthread_mutex_unlock(&s->lock);
+        bool wanted = q->is_wanted(q->user);
+        pthread_mutex_lock(&s->lock);
+        if (!wanted && j->queued)
+            drop(s, j);
+    }
+    while (s->dropped) {
+        job *j = s->dropped;
+        s->dropped = j->next;
         s->stats.cancelled++;
         fail_job(s, j, TD_E_CANCELLED, "cancelled while waiting");
     }
@@ -192,25 +219,15 @@ static uint32_t common_prefix(const td_token *a, size_t n_a, const td_token *b, 
     return (uint32_t)i;
 }
 
-/* Bytes of keys that a request may come to need. */
-static uint64_t need_of(const td_scheduler *s, const td_request *q) {
-    const td_engine *e = s->e;
-    uint64_t most = e->info.n_ctx, n = q->n_prompt + (uint64_t)q->max_tokens;
-    if (!q->max_tokens || n > most)
-        n = most;
-    return td_kv_plan_bytes(&e->model->kv, (uint32_t)n + e->info.mtp_depth, e->model->opt.max_rows,
-                            e->info.mtp_depth + 1);
-}
-
 /* Two readers of one prompt would compute it twice; the later one waits until its keys are there to share. */
 static bool somebody_reads(const td_scheduler *s, const job *j) {
     if (!s->e->cache)
         return false;
     const td_request *q = &j->task.req;
     uint32_t page = s->e->model->kv.page_tokens;
-    for (uint32_t i = 0; i < s->stats.parallel; i++) {
-        const td_seq *seq = s->slots[i].seq;
-        if (!s->slots[i].job || td_seq_pending(seq) <= 1)
+    for (uint32_t i = 0; i < s->n_active; i++) {
+        const td_seq *seq = s->active[i]->seq;
+        if (td_seq_pending(seq) <= 1)
             continue;
         uint32_t shared = common_prefix(q->prompt, q->n_prompt, seq->tokens, seq->n_prompt);
         uint32_t read = seq->n_tokens - td_seq_pending(seq);
@@ -220,19 +237,15 @@ static bool somebody_reads(const td_scheduler *s, const job *j) {
     return false;
 }
 
-/* The next to be served, or NULL. */
+/* The next to be served, or NULL: nobody, or nobody yet. */
 static job *choose(td_scheduler *s) {
-    job *best = NULL;
-    for (job *j = s->queue; j; j = j->next)
-        if ((!best || j->tag < best->tag) && !somebody_reads(s, j))
-            best = j;
-    if (!best || s->n_active == 0 || !s->e->kv_limit)
+    job *best = (job *)s->queue.first;
+    uint32_t looked = 0;
+    while (best && somebody_reads(s, best))
+        best = ++looked < LOOKED_A_ROUND ? (job *)best->waiting.next : NULL;
+    if (!best || s->n_active == 0 || !s->e->kv_limit || s->needed + best->need <= s->e->kv_limit)
         return best;
-    uint64_t need = need_of(s, &best->task.req);
-    for (uint32_t i = 0; i < s->stats.parallel; i++)
-        if (s->slots[i].job)
-            need += need_of(s, &s->slots[i].job->task.req);
-    return need <= s->e->kv_limit ? best : NULL;
+    return NULL;
 }
 
 /* The free slot whose sequence shares most with the prompt. */
@@ -265,28 +278,76 @@ static void note_slot(slot *p) {
         p->info.accepted += q->stats.accepted_at[i];
 }
 
+static uint64_t held_by(const td_scheduler *s, const slot *p) {
+    uint64_t bytes = 0;
+    for (uint32_t g = 0; g < s->e->model->kv.n_groups; g++)
+        bytes += td_kv_seq_held(p->seq->kv, g) * (uint64_t)td_kv_page_cost(s->e->pool, g);
+    return bytes;
+}
+
+/* Pages of the place's last answer stay with it, more perhaps than this one asked room for: then they go. The lock is
+ * held. */
+static void occupy(td_scheduler *s, slot *p, job *j) {
+    uint64_t held = held_by(s, p);
+    if (held > j->need && s->e->kv_limit && s->needed + held > s->e->kv_limit) {
+        td_seq_finish(p->seq);
+        held = 0;
+    }
+    p->job = j;
+    p->info.id = j->id;
+    p->need = held > j->need ? held : j->need;
+    s->active[s->n_active++] = p;
+    s->needed += p->need;
+}
+
+static void vacate(td_scheduler *s, slot *p) {
+    uint32_t i = 0;
+    while (s->active[i] != p)
+        i++;
+    memmove(s->active + i, s->active + i + 1, (--s->n_active - i) * sizeof *s->active);
+    s->needed -= p->need;
+    p->job = NULL;
+    note_slot(p);
+}
+
+/* The lock is held, and given up around each beginning, which may compute. */
 static void admit(td_scheduler *s) {
-    while (s->n_active < s->stats.parallel) {
-        job *j = choose(s);
-        if (!j)
-            return;
-        unlink_job(s, j);
-        slot *p = place_for(s, &j->task.req);
-        s->served_tag = j->tag;
-        j->waited = td_clock_since(j->submitted);
+    job *j;
+    while (s->n_active < s->stats.parallel && (j = choose(s)) != NULL) {
         td_error err;
-        if (td_run_begin(&p->run, s->e, p->seq, &j->task, &err) != TD_OK) {
+        td_queue_serve(&s->queue, &j->waiting);
+        j->queued = false;
+        j->waited = td_clock_since(j->submitted);
+        slot *p = place_for(s, &j->task.req);
+        occupy(s, p, j);
+        pthread_mutex_unlock(&s->lock);
+        td_status st = td_run_begin(&p->run, s->e, p->seq, &j->task, &err);
+        pthread_mutex_lock(&s->lock);
+        if (st != TD_OK) {
+            vacate(s, p);
             s->stats.failed++;
             fail_job(s, j, err.status, err.message);
             continue;
         }
-        p->job = j;
-        p->info.id = j->id;
-        s->n_active++;
         s->stats.prompt_tokens += p->seq->n_prompt;
         s->stats.cached_tokens += p->seq->n_reused;
         note_slot(p);
     }
+}
+
+/* Without a prompt cache the keys of an answer stay in its place, for a prompt that goes on from there; those used
+ * least recently go when the pool is full. */
+static bool give_way(void *user) {
+    td_scheduler *s = user;
+    slot *oldest = NULL;
+    for (uint32_t i = 0; i < s->stats.parallel; i++) {
+        slot *p = &s->slots[i];
+        if (!p->job && td_kv_seq_length(p->seq->kv) && (!oldest || p->info.id < oldest->info.id))
+            oldest = p;
+    }
+    if (oldest)
+        td_seq_finish(oldest->seq);
+    return oldest != NULL;
 }
 
 /* ---- rounds ---- */
@@ -327,18 +388,14 @@ static void finish(td_scheduler *s, slot *p, td_status st, const td_error *why) 
     pthread_mutex_lock(&s->lock);
     if (st == TD_OK)
         add_stats(&s->stats, &r);
+    else if (st == TD_E_CANCELLED)
+        s->stats.cancelled++;
     else
         s->stats.failed++;
-    p->job = NULL;
-    s->n_active--;
-    note_slot(p);
+    vacate(s, p);
+    end_job(s, j, st == TD_OK ? &r : NULL, st == TD_OK ? NULL : &err);
     pthread_mutex_unlock(&s->lock);
-    j->on_end(j->task.req.user, st == TD_OK ? &r : NULL, st == TD_OK ? NULL : &err);
     td_result_free(&r);
-    job_close(j);
-    pthread_mutex_lock(&s->lock);
-    pthread_cond_broadcast(&s->over);
-    pthread_mutex_unlock(&s->lock);
 }
 
 /* Rows of prompts that the round may take. */
@@ -359,13 +416,12 @@ static uint64_t keys_of(const td_scheduler *s, uint32_t n) {
     return keys;
 }
 
-/* Whoever goes on is in the round. Returns how many. */
+/* Whoever goes on is in the round, the oldest first: when there are fewer prompt rows than prompts, those in front get
+ * them. Returns how many. */
 static uint32_t gather(td_scheduler *s) {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < s->stats.parallel; i++) {
-        slot *p = &s->slots[i];
-        if (!p->job)
-            continue;
+    for (uint32_t i = 0; i < s->n_active;) {
+        slot *p = s->active[i];
         pthread_mutex_lock(&s->lock);
         bool cancelled = p->job->cancelled;
         pthread_mutex_unlock(&s->lock);
@@ -374,9 +430,10 @@ static uint32_t gather(td_scheduler *s) {
         else
             td_run_before(&p->run);
         if (p->seq->finish) {
-            finish(s, p, TD_OK, NULL);
+            finish(s, p, TD_OK, NULL); /* and s->active[i] is the next */
             continue;
         }
+        i++;
         p->before = p->seq->stats;
         s->in_round[n] = p;
         s->seqs[n++] = p->seq;
@@ -384,8 +441,9 @@ static uint32_t gather(td_scheduler *s) {
     return n;
 }
 
-/* What a prompt row costs, from rounds that had many. */
-static void learn(td_scheduler *s, uint64_t rows, uint32_t n, double took) {
+/* What a prompt row costs, from rounds that had many. A sequence that failed has lost its keys. */
+static void learn(td_scheduler *s, uint64_t before, uint64_t after, uint32_t n, double took) {
+    uint64_t rows = after > before ? after - before : 0;
     if (rows < LEAST_CHUNK || rows < 4 * (uint64_t)n)
         return;
     double each = took / (double)rows;
@@ -396,13 +454,14 @@ static void play(td_scheduler *s) {
     uint32_t n = gather(s);
     if (!n)
         return;
-    td_error err;
+    td_error err = {0};
     uint64_t keys = keys_of(s, n);
     td_decoder_set_prefill(s->e->decoder, chunk(s, n));
     int64_t start = td_clock_ns();
     td_status st = td_round(s->e->decoder, s->seqs, n, &err);
     double took = td_clock_since(start);
-    learn(s, keys_of(s, n) - keys, n, took);
+    if (st == TD_OK)
+        learn(s, keys, keys_of(s, n), n, took);
     for (uint32_t i = 0; i < n; i++) {
         slot *p = s->in_round[i];
         td_error own = err;
@@ -447,11 +506,14 @@ static td_status do_erase(td_scheduler *s, errand *e, td_error *err) {
     return TD_OK;
 }
 
-/* The lock is held, and given up around each. */
+/* Those that are there now; more may come meanwhile, but rounds go on between. The lock is held, and given up around
+ * each. */
 static void run_errands(td_scheduler *s) {
-    while (s->errands) {
-        errand *e = s->errands;
-        s->errands = e->next;
+    errand *next = s->errands;
+    s->errands = NULL;
+    while (next) {
+        errand *e = next;
+        next = e->next; /* it is its sender's again once it is done */
         pthread_mutex_unlock(&s->lock);
         e->status = e->fn(s, e, &e->error);
         pthread_mutex_lock(&s->lock);
@@ -466,6 +528,10 @@ static td_status send(td_scheduler *s, errand *e, uint64_t *n_tokens, uint64_t *
     if (e->slot >= s->stats.parallel)
         return td_fail(err, TD_E_ARG, "slot %u, expected 0 to %u", e->slot, s->stats.parallel - 1);
     pthread_mutex_lock(&s->lock);
+    if (s->closing) { /* nobody may be there to run it */
+        pthread_mutex_unlock(&s->lock);
+        return td_fail(err, TD_E_CANCELLED, "the server is shutting down");
+    }
     errand **at = &s->errands;
     while (*at)
         at = &(*at)->next;
@@ -501,33 +567,21 @@ td_status td_scheduler_erase(td_scheduler *s, uint32_t slot_no, uint64_t *n_toke
 
 /* ---- the thread ---- */
 
-static void wait_for_work(td_scheduler *s) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += IDLE_POLL_NS;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
-    }
-    if (s->queue) /* they wait for memory, or for one another: not for long, but ask them */
-        pthread_cond_timedwait(&s->work, &s->lock, &until);
-    else
-        pthread_cond_wait(&s->work, &s->lock);
-}
-
 static void end_everything(td_scheduler *s) {
     td_error err;
     (void)!td_fail(&err, TD_E_CANCELLED, "the server is shutting down");
-    for (uint32_t i = 0; i < s->stats.parallel; i++)
-        if (s->slots[i].job) {
-            td_error own = err;
-            td_run_cancel(&s->slots[i].run);
-            finish(s, &s->slots[i], TD_E_CANCELLED, &own);
-        }
+    while (s->n_active) {
+        slot *p = s->active[0];
+        td_run_cancel(&p->run);
+        finish(s, p, TD_E_CANCELLED, &err);
+    }
     pthread_mutex_lock(&s->lock);
-    while (s->queue) {
-        job *j = s->queue;
-        unlink_job(s, j);
+    while (s->queue.first)
+        drop(s, (job *)s->queue.first);
+    while (s->dropped) {
+        job *j = s->dropped;
+        s->dropped = j->next;
+        s->stats.cancelled++;
         fail_job(s, j, TD_E_CANCELLED, err.message);
     }
     pthread_mutex_unlock(&s->lock);
@@ -540,8 +594,8 @@ static void *serve(void *arg) {
         pthread_mutex_lock(&s->lock);
         run_errands(s);
         admit(s);
-        if (!s->n_active && !s->closing && !s->errands)
-            wait_for_work(s);
+        if (!s->n_active && !s->closing && !s->errands && !s->dropped) /* then nobody waits, either */
+            pthread_cond_wait(&s->work, &s->lock);
         bool over = s->closing;
         pthread_mutex_unlock(&s->lock);
         if (over)
@@ -558,13 +612,16 @@ static void *serve(void *arg) {
 static td_status open_slots(td_scheduler *s, td_error *err) {
     uint32_t n = s->e->decoder_options.max_seqs;
     s->slots = td_calloc(n, sizeof *s->slots);
+    s->active = td_calloc(n, sizeof *s->active);
     s->seqs = td_calloc(n, sizeof *s->seqs);
     s->in_round = td_calloc(n, sizeof *s->in_round);
-    if (!s->slots || !s->seqs || !s->in_round)
+    if (!s->slots || !s->active || !s->seqs || !s->in_round)
         return td_fail(err, TD_E_NOMEM, "out of memory for %u places", n);
     s->stats.parallel = n;
     for (uint32_t i = 0; i < n; i++)
         TD_TRY(td_seq_open(&s->slots[i].seq, s->e->decoder, s->e->info.n_ctx, err));
+    if (!s->e->cache)
+        td_kv_pool_on_full(s->e->pool, give_way, s);
     return TD_OK;
 }
 
@@ -619,9 +676,12 @@ void td_scheduler_close(td_scheduler **ps) {
         pthread_cond_destroy(&s->over);
         pthread_mutex_destroy(&s->lock);
     }
+    if (!s->e->cache)
+        td_kv_pool_on_full(s->e->pool, NULL, NULL);
     for (uint32_t i = 0; i < s->stats.parallel; i++)
         td_seq_close(&s->slots[i].seq);
     td_free(s->slots);
+    td_free(s->active);
     td_free(s->seqs);
     td_free(s->in_round);
     atomic_flag_clear(&s->e->busy);
@@ -632,7 +692,7 @@ void td_scheduler_close(td_scheduler **ps) {
 bool td_scheduler_drain(td_scheduler *s, double seconds) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    double whole = seconds > 1e9 ? 1e9 : seconds;
+    double whole = seconds > 1e9 ? 1e9 : seconds > 0 ? seconds : 0;
     until.tv_sec += (time_t)whole;
     until.tv_nsec += (long)((whole - (double)(time_t)whole) * 1e9);
     if (until.tv_nsec >= 1000000000) {
@@ -642,9 +702,9 @@ bool td_scheduler_drain(td_scheduler *s, double seconds) {
     pthread_mutex_lock(&s->lock);
     s->draining = s->stats.draining = true;
     int rc = 0;
-    while ((s->queue || s->n_active) && rc == 0)
+    while (s->n_open && rc == 0)
         rc = pthread_cond_timedwait(&s->over, &s->lock, &until);
-    bool done = !s->queue && !s->n_active;
+    bool done = !s->n_open;
     pthread_mutex_unlock(&s->lock);
     return done;
 }
@@ -653,6 +713,7 @@ void td_scheduler_describe(td_scheduler *s, td_scheduler_stats *stats) {
     pthread_mutex_lock(&s->lock);
     *stats = s->stats;
     stats->active = s->n_active;
+    stats->queued = s->queue.n;
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdatomic.h>
 
 #include "base/alloc.h"
 #include "base/buf.h"
@@ -65,17 +66,22 @@ typedef struct ask {
 
 static uint64_t n_ended; /* by the scheduler's thread alone */
 
-static td_engine *open_drafting(uint32_t parallel, uint64_t cache, bool fixed) {
+static td_engine_options options(uint32_t parallel, uint64_t cache, bool fixed) {
     td_engine_options o = td_engine_options_default();
-    td_engine *e;
     o.model = TRUNK;
     o.assistant = ASSISTANT;
     o.n_ctx = N_CTX;
-    o.n_threads = 2;
+    o.n_threads = parallel == 3 ? 2 : 1;
     o.parallel = parallel;
     o.cache_bytes = cache;
     o.num_mtp_tokens = fixed ? 8 : TD_DEPTH_AUTO;
     o.mtp_fixed = fixed;
+    return o;
+}
+
+static td_engine *open_drafting(uint32_t parallel, uint64_t cache, bool fixed) {
+    td_engine_options o = options(parallel, cache, fixed);
+    td_engine *e;
     ASSERT_OK(td_engine_open(&e, &o, err));
     return e;
 }
@@ -181,7 +187,7 @@ static void mixed(ask *a, td_engine *e, size_t i) {
     size_t n = 0;
     for (size_t k = 0; k <= i % 5 * (i % 5) && n < sizeof text - 100; k++)
         n += (size_t)snprintf(text + n, sizeof text - n, "%s %zu. ", openings[(i + k) % 8], i * k);
-    ask_open(a, e, text, 1 + (uint32_t)(i * 7 % MAX_NEW));
+    ask_open(a, e, text, 1 + (uint32_t)(i * 7 % 40));
     a->q.sampling.temperature = i % 2 ? 0.8f : 0;
     a->q.sampling.seed = i;
     if (i % 3 == 1)
@@ -231,16 +237,16 @@ static int forget_answers(void **state) {
 
 /* ---- tests ---- */
 
-static void together_is_as_alone_with(uint32_t parallel, uint64_t cache, bool fixed) {
+static void together_is_as_alone_with(size_t n, uint32_t parallel, uint64_t cache, bool fixed) {
     td_engine *e = open_drafting(parallel, cache, fixed);
     td_scheduler *s = open_scheduler(e, 0, 0.002);
     for (int round = 0; round < 2; round++) { /* the second time, keys may be there already */
         ask a[N_REQUESTS];
-        for (size_t i = 0; i < N_REQUESTS; i++) {
+        for (size_t i = 0; i < n; i++) {
             mixed(&a[i], e, i);
             submit(s, &a[i], i % 3);
         }
-        for (size_t i = 0; i < N_REQUESTS; i++) {
+        for (size_t i = 0; i < n; i++) {
             ask_wait(&a[i]);
             assert_int_equal(a[i].status, TD_OK);
             same(&a[i], &alone[i], i);
@@ -249,29 +255,29 @@ static void together_is_as_alone_with(uint32_t parallel, uint64_t cache, bool fi
     }
     td_scheduler_stats st;
     td_scheduler_describe(s, &st);
-    assert_int_equal(st.requests, 2 * N_REQUESTS);
-    assert_int_equal(st.finished, 2 * N_REQUESTS);
+    assert_int_equal(st.requests, 2 * n);
+    assert_int_equal(st.finished, 2 * n);
     assert_int_equal(st.active + st.queued, 0);
     assert_true((st.accepted > 0 || !fixed) && st.accepted <= st.drafted);
     assert_true(parallel == 1 || st.passes < st.rounds); /* they did share passes */
     assert_int_equal(st.cache_limit, cache);
     assert_true(st.cache_bytes <= cache);
-    assert_true(cache < (uint64_t)16 << 20 || st.cache_hits >= N_REQUESTS); /* all of the second time */
+    assert_true(cache < (uint64_t)16 << 20 || st.cache_hits >= n); /* all of the second time */
     td_scheduler_close(&s);
     td_engine_close(&e);
 }
 
 static void together_is_as_alone(void **state) {
     (void)state;
-    together_is_as_alone_with(1, 0, true);
-    together_is_as_alone_with(3, 0, false);
-    together_is_as_alone_with(8, 0, true); /* more drafts than a pass has room for */
+    together_is_as_alone_with(8, 1, 0, true);
+    together_is_as_alone_with(N_REQUESTS, 3, 0, false);
+    together_is_as_alone_with(N_REQUESTS, 8, 0, true); /* more drafts than a pass has room for */
 }
 
 static void with_a_cache_too(void **state) {
     (void)state;
-    together_is_as_alone_with(5, (uint64_t)64 << 20, true);
-    together_is_as_alone_with(5, (uint64_t)1 << 20, false); /* so small that it evicts all the time */
+    together_is_as_alone_with(N_REQUESTS, 5, (uint64_t)64 << 20, true);
+    together_is_as_alone_with(N_REQUESTS, 5, (uint64_t)1 << 20, false); /* so small that it evicts all the time */
 }
 
 static void one_who_leaves_disturbs_nobody(void **state) {
@@ -403,6 +409,15 @@ static void quiet_end(void *user, const td_result *r, const td_error *why) {
     pthread_mutex_unlock(&a->lock);
 }
 
+static void only_status(void *user, const td_result *r, const td_error *why) {
+    ask *a = user;
+    pthread_mutex_lock(&a->lock);
+    a->ends++;
+    a->status = r ? TD_OK : why->status;
+    pthread_cond_signal(&a->over);
+    pthread_mutex_unlock(&a->lock);
+}
+
 /* A long prompt enters in chunks between the rounds of whoever is answering. */
 static void streams_flow_while_a_prompt_is_read(void **state) {
     (void)state;
@@ -488,6 +503,53 @@ static void time_runs_out(void **state) {
     td_engine_close(&e);
 }
 
+/* A client who looks at the books as its request ends, and tries to have something done when the server is closing. */
+typedef struct observer {
+    ask a; /* first: its callbacks are those of an ask */
+    td_scheduler *s;
+    td_scheduler_stats books;
+    pthread_t errand;
+    bool has_errand;
+    td_status status;
+} observer;
+
+static void *run_late_errand(void *arg) {
+    observer *l = arg;
+    uint64_t n;
+    l->status = td_scheduler_erase(l->s, 0, &n, NULL);
+    return NULL;
+}
+
+static void on_late_end(void *user, const td_result *r, const td_error *why) {
+    observer *l = user;
+    td_scheduler_describe(l->s, &l->books);
+    if (!r && why->status == TD_E_CANCELLED && !l->has_errand) {
+        l->has_errand = pthread_create(&l->errand, NULL, run_late_errand, l) == 0;
+        pthread_join(l->errand, NULL); /* it is answered though the thread that would run it is here */
+    }
+    on_end(user, r, why);
+}
+
+static void errands_of_a_closing_server_are_refused(void **state) {
+    (void)state;
+    td_engine *e = open_engine(1, 0);
+    observer l = {.s = open_scheduler(e, 0, 0)};
+    uint64_t id;
+    ask_open(&l.a, e, openings[0], MAX_NEW);
+    l.a.q.ignore_eos = true;
+    ASSERT_OK(td_scheduler_submit(l.s, &l.a.q, 0, on_late_end, &id, err));
+    td_scheduler *s = l.s;
+    td_scheduler_close(&s);
+    assert_int_equal(l.a.ends, 1);
+    assert_true(l.has_errand);
+    assert_int_equal(l.status, TD_E_CANCELLED);
+    assert_int_equal(l.books.requests, 1);
+    assert_int_equal(l.books.cancelled, 1);
+    assert_int_equal(l.books.failed + l.books.finished + l.books.active + l.books.queued, 0);
+    ask_close(&l.a);
+    td_engine_close(&e);
+}
+
 static void closing_ends_everybody_once(void **state) {
     (void)state;
     td_engine *e = open_engine(2, 0);
@@ -532,6 +594,256 @@ static void draining_takes_nothing_new(void **state) {
     ask_close(&late);
     td_scheduler_close(&s);
     td_engine_close(&e);
+}
+
+static atomic_bool gate_is_shut, at_gate; /* whoever meets it waits until the test lets go */
+
+static void shut_gate(void) {
+    atomic_store(&at_gate, false);
+    atomic_store(&gate_is_shut, true);
+}
+
+static void open_gate(void) {
+    atomic_store(&gate_is_shut, false);
+}
+
+static void wait_for_gate(void) {
+    while (!atomic_load(&at_gate))
+        usleep(200);
+}
+
+static void pass_gate(void) {
+    atomic_store(&at_gate, true);
+    while (atomic_load(&gate_is_shut))
+        usleep(200);
+}
+
+static void on_end_at_gate(void *user, const td_result *r, const td_error *why) {
+    pass_gate();
+    on_end(user, r, why);
+}
+
+static bool on_text_at_gate(void *user, const td_piece *p) {
+    pass_gate();
+    return on_text(user, p);
+}
+
+/* Everybody has been told by the time that a drain returns true. */
+static void a_drain_ends_behind_the_last_call(void **state) {
+    (void)state;
+    td_engine *e = open_engine(1, 0);
+    td_scheduler *s = open_scheduler(e, 0, 0);
+    ask a;
+    uint64_t id;
+    ask_open(&a, e, openings[3], 2);
+    shut_gate();
+    ASSERT_OK(td_scheduler_submit(s, &a.q, 0, on_end_at_gate, &id, err));
+    wait_for_gate();
+    assert_false(td_scheduler_drain(s, 0));
+    assert_false(td_scheduler_drain(s, -1));
+    assert_false(td_scheduler_drain(s, NAN));
+    open_gate();
+    assert_true(td_scheduler_drain(s, 60));
+    assert_int_equal(a.ends, 1);
+    ask_close(&a);
+    td_scheduler_close(&s);
+    td_engine_close(&e);
+}
+
+/* One who is cancelled in the queue makes room at once, whatever the thread is doing. */
+static void whoever_is_cancelled_makes_room_at_once(void **state) {
+    (void)state;
+    td_engine *e = open_engine(1, 0);
+    td_scheduler *s = open_scheduler(e, 1, 0);
+    ask a[3];
+    for (int i = 0; i < 3; i++)
+        ask_open(&a[i], e, openings[i], 4);
+    a[0].q.on_text = on_text_at_gate;
+    shut_gate();
+    submit(s, &a[0], 0);
+    wait_for_gate();
+    uint64_t id = submit(s, &a[1], 0), none;
+    assert_int_equal(td_scheduler_submit(s, &a[2].q, 0, on_end, &none, err), TD_E_BUSY);
+    td_scheduler_cancel(s, id);
+    td_scheduler_cancel(s, id);
+    submit(s, &a[2], 0);
+    open_gate();
+    for (int i = 0; i < 3; i++) {
+        ask_wait(&a[i]);
+        assert_int_equal(a[i].status, i == 1 ? TD_E_CANCELLED : TD_OK);
+        ask_close(&a[i]);
+    }
+    td_scheduler_close(&s);
+    td_engine_close(&e);
+}
+
+/* Of many who wait, a round asks some, and all in turn: a queue however long costs a round a bounded time, and whoever
+ * has gone still leaves it soon. */
+static void a_long_queue_is_asked_little_by_little(void **state) {
+    (void)state;
+    enum { WAITING = 1000, A_ROUND = 256 };
+    td_engine *e = open_engine(1, 0);
+    td_scheduler *s = open_scheduler(e, WAITING, 0);
+    ask running;
+    ask *many = calloc(WAITING, sizeof *many);
+    assert_non_null(many);
+    ask_open(&running, e, openings[0], 24);
+    running.q.ignore_eos = true;
+    running.q.no_mtp = true; /* 24 rounds */
+    running.q.on_text = on_text_at_gate;
+    shut_gate();
+    submit(s, &running, 0);
+    wait_for_gate();
+    for (int i = 0; i < WAITING; i++) {
+        ask_open(&many[i], e, openings[1], 1);
+        many[i].unwanted_after = i % 2 ? SIZE_MAX : 1; /* every other one goes away after the first question */
+        submit(s, &many[i], (uint64_t)i);
+    }
+    open_gate();
+    ask_wait(&running);
+    td_scheduler_close(&s);
+    size_t questions = 0;
+    int gone = 0;
+    for (int i = 0; i < WAITING; i++) {
+        assert_int_equal(many[i].ends, 1);
+        assert_true(many[i].questions >= 1);
+        questions += many[i].questions;
+        gone += i % 2 == 0 && many[i].status == TD_E_CANCELLED;
+        ask_close(&many[i]);
+    }
+    assert_int_equal(gone, WAITING / 2);
+    assert_in_range(questions, 3 * WAITING, 26 * A_ROUND);
+    free(many);
+    ask_close(&running);
+    td_engine_close(&e);
+}
+
+/* When there are more prompts than prompt rows a round, the older ones are read first, wherever they have a place. */
+static void older_prompts_are_read_first(void **state) {
+    (void)state;
+    enum { READERS = 22 };
+    td_engine *e = open_engine(20, 0);
+    td_scheduler *s = open_scheduler(e, 0, 1e-9); /* 16 rows a round */
+    ask running, brief[3], a[READERS];
+    ask_open(&running, e, openings[0], MAX_NEW);
+    running.q.ignore_eos = true;
+    running.q.no_mtp = true;
+    running.q.on_text = on_text_at_gate;
+    shut_gate();
+    submit(s, &running, 0);
+    wait_for_gate();
+    for (int i = 0; i < 3; i++) { /* they have places in front of most, and leave them to latecomers */
+        ask_open(&brief[i], e, openings[1 + i], 1);
+        submit(s, &brief[i], 0);
+    }
+    for (int i = 0; i < READERS; i++) {
+        char text[300];
+        snprintf(text, sizeof text, "%d %s %s %s %s %s", i, openings[1], openings[4], openings[5], openings[6],
+                 openings[7]);
+        ask_open(&a[i], e, text, 1);
+        submit(s, &a[i], 0);
+    }
+    open_gate();
+    for (int i = 0; i < READERS; i++)
+        ask_wait(&a[i]);
+    for (int i = 0; i < READERS; i++)
+        for (int k = i + 1; k < READERS; k++) /* who came last is never before the first of those who came before */
+            if (a[k].order < a[i].order && a[k].n_prompt >= a[i].n_prompt)
+                fail_msg("prompt %d of %zu tokens was read before prompt %d of %zu", k, a[k].n_prompt, i,
+                         a[i].n_prompt);
+    ask_wait(&running);
+    for (int i = 0; i < 3; i++) {
+        ask_wait(&brief[i]);
+        ask_close(&brief[i]);
+    }
+    for (int i = 0; i < READERS; i++)
+        ask_close(&a[i]);
+    ask_close(&running);
+    td_scheduler_close(&s);
+    td_engine_close(&e);
+}
+
+/* Keys for one context and no more: answers wait for one another, and what finished ones have left gives way. */
+static void no_answer_is_broken_off_for_want_of_memory(void **state) {
+    (void)state;
+    for (int cached = 0; cached < 2; cached++) {
+        td_engine_options o = options(8, cached ? (uint64_t)64 << 20 : 0, false);
+        td_engine *e;
+        ASSERT_OK(td_engine_open(&e, &o, err));
+        td_memory_plan plan = td_engine_describe(e)->memory;
+        td_engine_close(&e);
+        o.n_ctx = 384;
+        ASSERT_OK(td_engine_open(&e, &o, err));
+        plan.kv = td_engine_describe(e)->memory.kv;
+        td_engine_close(&e);
+        o.memory_limit = plan.weights + plan.drafter + plan.scratch + plan.kv;
+        ASSERT_OK(td_engine_open(&e, &o, err));
+        td_scheduler *s = open_scheduler(e, 0, 0);
+        ask a[N_REQUESTS];
+        for (size_t i = 0; i < N_REQUESTS; i++) {
+            mixed(&a[i], e, i);
+            submit(s, &a[i], i);
+        }
+        for (size_t i = 0; i < N_REQUESTS; i++) {
+            ask_wait(&a[i]);
+            if (a[i].status != TD_OK)
+                fail_msg("request %zu, cached %d, %zu tokens: %s", i, cached, a[i].n_prompt, a[i].message);
+            same(&a[i], &alone[i], i);
+            ask_close(&a[i]);
+        }
+        td_scheduler_stats st;
+        td_scheduler_describe(s, &st);
+        assert_true(st.kv_allocated <= plan.kv);
+        td_scheduler_close(&s);
+        td_engine_close(&e);
+    }
+}
+
+/* Every allocation of a request fails once; it says so, and the next request is answered as if nothing had been. */
+static void memory_that_runs_out_ends_one_request(void **state) {
+    (void)state;
+    long before = td_alloc_live();
+    td_engine *e = open_drafting(1, 1 << 20, true);
+    td_scheduler *s = open_scheduler(e, 0, 0);
+    static const char *const stop[] = {"zzzz"};
+    uint64_t id;
+    int failed = 0;
+    for (long k = 0;; k++) {
+        ask a, good;
+        ask_open(&a, e, openings[k % 8], 4);
+        ask_open(&good, e, openings[0], 4);
+        a.q.stop = stop;
+        a.q.n_stop = 1;
+        a.q.n_logprobs = 2;
+        a.q.on_text = count_only;
+        a.q.is_wanted = NULL;
+        td_alloc_fail_at(k);
+        td_status st = td_scheduler_submit(s, &a.q, 0, only_status, &id, err);
+        if (st == TD_OK) {
+            ask_wait(&a);
+            st = a.status;
+        }
+        bool struck = td_alloc_failed();
+        td_alloc_fail_at(-1);
+        assert_true(st == TD_OK || (struck && st == TD_E_NOMEM));
+        failed += st != TD_OK;
+        submit(s, &good, 0);
+        ask_wait(&good);
+        assert_int_equal(good.status, TD_OK);
+        assert_int_equal(good.n_tokens, 4);
+        ask_close(&a);
+        ask_close(&good);
+        if (!struck)
+            break;
+        assert_true(k < 500);
+    }
+    assert_true(failed >= 5);
+    td_scheduler_stats st;
+    td_scheduler_describe(s, &st);
+    assert_int_equal(st.finished + st.failed, st.requests);
+    td_scheduler_close(&s);
+    td_engine_close(&e);
+    assert_int_equal(td_alloc_live(), before);
 }
 
 /* A conversation outlives its server: saved, restored by another one and continued it is the unbroken one, and what was
@@ -643,7 +955,14 @@ int main(void) {
         cmocka_unit_test(log_probabilities_are_those_of_plain_decoding),
         cmocka_unit_test(time_runs_out),
         cmocka_unit_test(closing_ends_everybody_once),
+        cmocka_unit_test(errands_of_a_closing_server_are_refused),
         cmocka_unit_test(draining_takes_nothing_new),
+        cmocka_unit_test(a_drain_ends_behind_the_last_call),
+        cmocka_unit_test(whoever_is_cancelled_makes_room_at_once),
+        cmocka_unit_test(a_long_queue_is_asked_little_by_little),
+        cmocka_unit_test(older_prompts_are_read_first),
+        cmocka_unit_test(no_answer_is_broken_off_for_want_of_memory),
+        cmocka_unit_test(memory_that_runs_out_ends_one_request),
         cmocka_unit_test(a_conversation_outlives_its_server),
         cmocka_unit_test(what_cannot_be_served_is_refused_at_once),
     };
