@@ -280,6 +280,7 @@ typedef enum td_isa {
     TD_ISA_AVX512,
     TD_ISA_NEON,
     TD_ISA_AVXVNNI, /* AVX2 with VNNI in 256 bits: between the two */
+    TD_ISA_NEONDOT, /* NEON with the dot products of ARMv8.2 */
 } td_isa;
 
 typedef struct td_cpu_options {

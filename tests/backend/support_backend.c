@@ -13,8 +13,8 @@
 #include "backend/cpu/dsp.h"
 
 const td_isa *bt_levels(void) {
-    static td_isa levels[6];
-    static const td_isa all[] = {TD_ISA_GENERIC, TD_ISA_AVX2, TD_ISA_AVXVNNI, TD_ISA_AVX512, TD_ISA_NEON};
+    static td_isa levels[8];
+    static const td_isa all[] = {TD_ISA_GENERIC, TD_ISA_AVX2, TD_ISA_AVXVNNI, TD_ISA_AVX512, TD_ISA_NEON, TD_ISA_NEONDOT};
     int n = 0;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (td_dsp_has(all[i]))
@@ -24,7 +24,7 @@ const td_isa *bt_levels(void) {
 }
 
 const char *bt_level_name(td_isa isa) {
-    static const char *const names[] = {"auto", "generic", "avx2", "avx512", "neon", "avxvnni"};
+    static const char *const names[] = {"auto", "generic", "avx2", "avx512", "neon", "avxvnni", "neon+dotprod"};
     return names[isa];
 }
 

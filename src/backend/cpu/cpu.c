@@ -128,7 +128,7 @@ int td_backend_cpu_threads(const td_backend *be) {
 }
 
 static const char *isa_name(td_isa isa) {
-    static const char *const names[] = {"auto", "generic", "avx2", "avx512", "neon", "avxvnni"};
+    static const char *const names[] = {"auto", "generic", "avx2", "avx512", "neon", "avxvnni", "neon+dotprod"};
     return (unsigned)isa < sizeof names / sizeof names[0] ? names[isa] : "?";
 }
 

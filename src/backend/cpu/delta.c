@@ -20,9 +20,10 @@
 #define CONV_BLOCK 512
 
 const td_delta_dsp *td_delta_dsp_get(td_isa isa) {
-    const td_delta_dsp *d = isa == TD_ISA_AVX512 ? td_delta_dsp_avx512()
-                            : isa == TD_ISA_AVX2 ? td_delta_dsp_avx2()
-                                                 : NULL;
+    const td_delta_dsp *d = isa == TD_ISA_AVX512                          ? td_delta_dsp_avx512()
+                            : isa == TD_ISA_AVX2 || isa == TD_ISA_AVXVNNI ? td_delta_dsp_avx2()
+                            : isa == TD_ISA_NEON || isa == TD_ISA_NEONDOT ? td_delta_dsp_neon()
+                                                                          : NULL;
     return d ? d : td_delta_dsp_generic();
 }
 

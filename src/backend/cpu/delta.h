@@ -35,6 +35,7 @@ const td_delta_dsp *td_delta_dsp_get(td_isa isa);
 const td_delta_dsp *td_delta_dsp_generic(void);
 const td_delta_dsp *td_delta_dsp_avx2(void);
 const td_delta_dsp *td_delta_dsp_avx512(void);
+const td_delta_dsp *td_delta_dsp_neon(void);
 
 void cpu_add_gated_rows(td_backend *be, float *y, const float *x, const float *g, uint32_t n, uint32_t dim);
 void cpu_conv(td_backend *be, const td_conv *c);

@@ -39,6 +39,27 @@ bool td_dsp_has(td_isa isa) {
     return isa == TD_ISA_GENERIC || (isa == TD_ISA_AVX2 && f.avx2) || (isa == TD_ISA_AVXVNNI && f.avxvnni) ||
            (isa == TD_ISA_AVX512 && f.avx512);
 }
+#elif defined(__aarch64__)
+#if defined(__linux__)
+#include <sys/auxv.h>
+
+/* The kernel's word for it; the bit of the AArch64 ABI. */
+static bool has_dot_products(void) {
+    return getauxval(AT_HWCAP) & 1u << 20;
+}
+#else
+static bool has_dot_products(void) {
+#if defined(__ARM_FEATURE_DOTPROD) /* as on every Apple silicon: what the build takes for granted */
+    return true;
+#else
+    return false;
+#endif
+}
+#endif
+
+bool td_dsp_has(td_isa isa) {
+    return isa == TD_ISA_GENERIC || isa == TD_ISA_NEON || (isa == TD_ISA_NEONDOT && has_dot_products());
+}
 #else
 bool td_dsp_has(td_isa isa) {
     return isa == TD_ISA_GENERIC;
@@ -46,7 +67,7 @@ bool td_dsp_has(td_isa isa) {
 #endif
 
 td_isa td_dsp_best(void) {
-    static const td_isa order[] = {TD_ISA_AVX512, TD_ISA_AVXVNNI, TD_ISA_AVX2};
+    static const td_isa order[] = {TD_ISA_AVX512, TD_ISA_AVXVNNI, TD_ISA_AVX2, TD_ISA_NEONDOT, TD_ISA_NEON};
     for (size_t i = 0; i < sizeof order / sizeof order[0]; i++)
         if (td_dsp_has(order[i]))
             return order[i];
@@ -57,6 +78,12 @@ void td_dsp_init(td_dsp *d, td_isa isa) {
     td_dsp_init_generic(d);
     if (isa == TD_ISA_GENERIC)
         return;
+    if (isa == TD_ISA_NEON || isa == TD_ISA_NEONDOT) {
+        td_dsp_init_neon(d);
+        if (isa == TD_ISA_NEONDOT)
+            td_dsp_init_neondot(d);
+        return;
+    }
     td_dsp_init_avx2(d);
     if (isa == TD_ISA_AVX2)
         return;

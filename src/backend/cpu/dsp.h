@@ -103,5 +103,7 @@ void td_dsp_init_generic(td_dsp *d);
 void td_dsp_init_avx2(td_dsp *d);
 void td_dsp_init_avxvnni(td_dsp *d);
 void td_dsp_init_avx512(td_dsp *d);
+void td_dsp_init_neon(td_dsp *d);
+void td_dsp_init_neondot(td_dsp *d);
 
 #endif
