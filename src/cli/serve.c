@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -63,6 +65,7 @@ static const td_arg request_table[] = {
 
 #define COUNT(table) (sizeof table / sizeof *table)
 #define MAX_KEY_FILE ((size_t)1 << 20)
+#define MANY_FILES 65536
 
 static const char command[] = "tandem serve";
 
@@ -227,6 +230,15 @@ static void print_ready(const service *v) {
 
 /* ---- running ---- */
 
+/* A connection is a descriptor, and shells give a thousand of them where the system would give many more. */
+static void raise_file_limit(void) {
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= MANY_FILES)
+        return;
+    files.rlim_cur = files.rlim_max < MANY_FILES ? files.rlim_max : MANY_FILES;
+    (void)setrlimit(RLIMIT_NOFILE, &files); /* what there is has to do */
+}
+
 static td_status listen_first(service *v, td_error *err) {
     const serve_args *a = v->args;
     td_server_options o = td_server_options_default();
@@ -245,6 +257,9 @@ static td_status listen_first(service *v, td_error *err) {
     o.access_user = v->log;
     if (o.slot_path && !td_dir_exists(o.slot_path))
         return td_fail(err, TD_E_NOTFOUND, "--slot-save-path %s: there is no such directory", o.slot_path);
+    if (o.slot_path && access(o.slot_path, W_OK) != 0)
+        td_log_warn(o.log, "--slot-save-path %s cannot be written to: conversations can be restored, not saved",
+                    o.slot_path);
     return td_server_open(&v->server, &o, err);
 }
 
@@ -290,6 +305,7 @@ static int load_and_serve(service *v) {
     if (st != TD_OK)
         return td_report_failure(st, &err);
     print_ready(v);
+    td_log_info(td_serve_log_messages(v->log), "ready: %s", v->model.id);
     wait_for_signal(v);
     stop(v);
     return TD_EXIT_OK;
@@ -324,6 +340,7 @@ static int serve(serve_args *args) {
     if (st != TD_OK)
         return td_report_failure(st, &err);
     sigaction(SIGHUP, &hangup, NULL);
+    raise_file_limit();
     if (!args->model.parallel.given)
         args->model.parallel = (td_arg_uint){true, 4};
     if (!args->model.cache_mb.given)

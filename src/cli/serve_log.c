@@ -95,11 +95,17 @@ static void write_access_json(td_buf *line, const char *now, const td_http_acces
     td_out_end(&o, '}');
 }
 
+/* Load balancers and Prometheus ask every second or so: that all is well is no news. */
+static bool is_probe(const td_http_access *e) {
+    return e->status == 200 &&
+           (strcmp(e->path, "/health") == 0 || strcmp(e->path, "/ready") == 0 || strcmp(e->path, "/metrics") == 0);
+}
+
 void td_serve_log_access(void *log, const td_http_access *e) {
     td_serve_log *l = log;
     td_buf line;
     char now[40];
-    if (l->messages.level > TD_LOG_INFO)
+    if (l->messages.level > (is_probe(e) ? TD_LOG_DEBUG : TD_LOG_INFO))
         return;
     now_text(now);
     td_buf_init(&line, MAX_LINE);

@@ -170,6 +170,7 @@ void td_api_delta_write_message(td_json_out *o, const td_api_delta *d) {
     td_out_begin(o, '{');
     td_out_member_str(o, "role", "assistant");
     write_members(o, d, true, false);
+    td_out_member_null(o, "refusal"); /* OpenAI's schema asks for it */
     td_out_end(o, '}');
 }
 

@@ -234,7 +234,7 @@ static bool body_welcome(verdict *v, td_exchange *x) {
         return refuse(v, 415, "unsupported_encoding", "Compressed request bodies are not supported.");
     if (body && route->content_type && type && !td_http_media_is(type, route->content_type)) {
         refuse(v, 415, "unsupported_media_type", "");
-        snprintf(v->message, sizeof v->message, "The Content-Type must be %s.", route->content_type);
+        snprintf(v->message, sizeof v->message, "The Content-Type is %.80s, expected %s.", type, route->content_type);
     } else if ((route->flags & TD_HTTP_BODY) && !v->framing.stated)
         refuse(v, 411, "length_required", "The request has no body: send Content-Length or chunks.");
     else if (v->framing.length > x->http->opt.max_body_bytes) {

@@ -166,6 +166,8 @@ void td_api_probs_write(td_json_out *o, const td_api_probs *p) {
         write_list(o, "token_logprobs", &p->values);
         write_list(o, "top_logprobs", &p->tops);
         write_list(o, "text_offset", &p->offsets);
+    } else {
+        td_out_member_null(o, "refusal"); /* OpenAI's schema asks for it */
     }
     td_out_end(o, '}');
 }

@@ -46,6 +46,10 @@ static size_t skip_space(const char *s, size_t n) {
     return i;
 }
 
+/* The last message ends a prompt: behind it stands what closes a turn, never much. A content that its template shows
+ * in another form is looked for nowhere else, which keeps the search from taking text times content. */
+#define MAX_TURN_END 1024
+
 size_t td_api_continue_at(const char *text, size_t n, const char *content) {
     size_t size = strlen(content), lead = skip_space(content, size);
     content += lead;
@@ -53,7 +57,8 @@ size_t td_api_continue_at(const char *text, size_t n, const char *content) {
     size_t trimmed = size;
     while (trimmed > 0 && strchr(" \t\r\n", content[trimmed - 1]))
         trimmed--;
-    for (size_t at = n; at-- > 0;) {
+    size_t first = n > trimmed + MAX_TURN_END ? n - trimmed - MAX_TURN_END : 0;
+    for (size_t at = n; at-- > first;) {
         if (size <= n - at && memcmp(text + at, content, size) == 0) /* its last spaces too, when they are there */
             return at + size;
         if (trimmed <= n - at && memcmp(text + at, content, trimmed) == 0)

@@ -32,10 +32,13 @@ td_status td_api_body_parse(const char *body, size_t size, json_t **out, td_faul
 
 /* ---- shared members ---- */
 
-/* max_completion_tokens is OpenAI's newer name, and wins. -1 is the field's way of saying "no limit". */
+/* max_completion_tokens is OpenAI's newer name, and wins; n_predict is llama.cpp's. -1 is the field's way of saying "no
+ * limit". */
 static td_status read_max_tokens(td_api_request *r, const td_fields *f, const td_api_defaults *d) {
     r->max_tokens = d->max_tokens;
-    const char *name = td_field(f, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
+    const char *name = td_field(f, "max_completion_tokens") ? "max_completion_tokens"
+                       : td_field(f, "max_tokens")          ? "max_tokens"
+                                                            : "n_predict";
     int64_t v = INT64_MIN;
     TD_TRY(td_field_int(f, name, -1, UINT32_MAX, &v));
     if (v == 0)

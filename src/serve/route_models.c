@@ -1,4 +1,4 @@
-/* route_models.c - GET /v1/models and /v1/models/ID; POST /v1/embeddings, refused. */
+/* route_models.c - GET /v1/models and /v1/models/ID. */
 #include <string.h>
 
 #include "serve/server_impl.h"
@@ -61,12 +61,4 @@ void td_route_model(void *server, td_exchange *x) {
         td_server_reply_fault(x, &fault);
     }
     td_server_leave(s);
-}
-
-void td_route_embeddings(void *server, td_exchange *x) {
-    td_fault fault;
-    (void)server;
-    td_fault_set(&fault, 400, "unsupported_endpoint", NULL,
-                 "this server generates text with a language model; it computes no embeddings");
-    td_server_reply_fault(x, &fault);
 }

@@ -9,8 +9,8 @@
  *
  * Paths
  *     POST /v1/chat/completions  /v1/completions       generation (generate.h)
- *     GET  /v1/models  /v1/models/ID
- *     POST /v1/embeddings                               refused: 400
+ *     GET  /v1/models  /v1/models/ID                    chat, completions and models without /v1, too
+ *     POST /v1/embeddings, /v1/responses, /v1/messages refused, with the path to use (route_unserved.c)
  *     POST /tokenize  /detokenize                       as llama.cpp's server has them
  *     GET  /health  /ready  /props  /slots  /metrics
  *     POST /slots/ID?action=save|restore|erase          with options.slot_path

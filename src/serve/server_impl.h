@@ -47,7 +47,6 @@ void td_route_chat(void *server, td_exchange *x);        /* generate.c */
 void td_route_completions(void *server, td_exchange *x); /* generate.c */
 void td_route_models(void *server, td_exchange *x);      /* route_models.c */
 void td_route_model(void *server, td_exchange *x);
-void td_route_embeddings(void *server, td_exchange *x);
 void td_route_tokenize(void *server, td_exchange *x); /* route_tokens.c */
 void td_route_detokenize(void *server, td_exchange *x);
 void td_route_health(void *server, td_exchange *x); /* route_state.c */
@@ -56,6 +55,7 @@ void td_route_props(void *server, td_exchange *x);
 void td_route_slots(void *server, td_exchange *x); /* route_slots.c */
 void td_route_slot(void *server, td_exchange *x);
 void td_route_metrics(void *server, td_exchange *x); /* route_metrics.c */
+void td_route_unserved(void *server, td_exchange *x); /* route_unserved.c */
 void td_route_page(void *server, td_exchange *x);    /* route_page.c */
 
 #endif

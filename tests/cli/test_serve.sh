@@ -101,6 +101,8 @@ asks 200 "/slots/0?action=save" -H 'x-api-key: key-of-line' -d '{"filename":"tal
 [ -s "$tmp/slots/talk" ] || fail "no saved conversation"
 sleep 0.2
 grep -q '"path":"/v1/models"' "$tmp/serve.log.1" || fail "the old log lacks the first requests"
+grep -q '"message":"ready' "$tmp/serve.log.1" || fail "the log does not say when the server was ready"
+grep -q '"path":"/health"' "$tmp/serve.log.1" && fail "the log is full of probes"
 grep -q '"path":"/v1/chat/completions"' "$tmp/serve.log" || fail "the new log lacks the later request"
 while read -r line; do
     printf '%s' "$line" >"$tmp/out"

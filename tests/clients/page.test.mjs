@@ -40,6 +40,15 @@ describe("the chat page", { skip: executablePath ? false : "no Chromium here" },
   };
   const finished = () => page.waitForFunction(() => !document.querySelector("#send").hidden, null, { timeout: 60000 });
 
+  // An answer that goes on until somebody stops it.
+  const endless = async (text) => {
+    await page.route("**/v1/chat/completions", (r) =>
+      r.continue({ postData: JSON.stringify({ ...r.request().postDataJSON(), ignore_eos: true, max_tokens: -1 }) }));
+    await say(text);
+    await page.waitForFunction(() => document.querySelector(".turn.assistant:last-child p")?.textContent.length > 5);
+    await page.unroute("**/v1/chat/completions");
+  };
+
   test("names the model and its drafter", async () => {
     await page.waitForFunction(() => document.querySelector("#model").textContent.includes("drafts: assistant"));
     assert.equal(await page.title(), "Tandem");
@@ -91,15 +100,40 @@ describe("the chat page", { skip: executablePath ? false : "no Chromium here" },
   });
 
   test("stop stops, and the next question is answered", async () => {
-    await page.fill("#max-tokens", "4000");
-    await say("Tell me everything.");
-    await page.waitForFunction(() => document.querySelector(".turn.assistant:last-child p")?.textContent.length > 5);
+    await endless("Tell me everything.");
     await page.click("#stop");
     await finished();
     await page.fill("#max-tokens", "10");
     await say("Go on.");
     await finished();
     assert.ok((await page.locator(".turn.assistant").last().innerText()).length > 0);
+  });
+
+  test("a new chat during an answer starts from nothing", async () => {
+    await endless("Tell me everything.");
+    await page.click("#clear");
+    await finished();
+    assert.equal(await page.evaluate(() => messages.length), 0);
+    await page.fill("#max-tokens", "10");
+    const asked = page.waitForRequest((r) => r.url().endsWith("/v1/chat/completions"));
+    await say("Hello.");
+    assert.deepEqual(JSON.parse((await asked).postData()).messages, [{ role: "user", content: "Hello." }]);
+    await finished();
+  });
+
+  test("a question that failed can be sent again", async () => {
+    await page.fill("#temperature", "-1");
+    await say("Still there?");
+    await finished();
+    assert.match(await page.locator(".turn.assistant .fault").last().innerText(), /temperature/);
+    assert.equal(await page.inputValue("#input"), "Still there?");
+    await page.fill("#temperature", "0");
+    await page.focus("#input");
+    await page.keyboard.press("Enter");
+    await finished();
+    assert.equal(await page.inputValue("#input"), "");
+    assert.equal(await page.evaluate(() => messages.length), 4);
+    problems.length = 0; // the browser reports the 400
   });
 
   test("text of the model cannot become markup", async () => {

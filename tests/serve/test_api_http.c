@@ -349,6 +349,8 @@ static void mistakes_get_their_status(void **state) {
         {"GET", "/v2/nothing", NULL, NULL, 404, "not_found", NULL},
         {"GET", "/v1/models/gpt-4", NULL, NULL, 404, "model_not_found", "model"},
         {"POST", "/v1/embeddings", NULL, "{\"input\":\"x\"}", 400, "unsupported_endpoint", NULL},
+        {"POST", "/v1/responses", NULL, "{\"input\":\"x\"}", 404, "unsupported_endpoint", NULL},
+        {"POST", "/v1/messages", NULL, "{}", 404, "unsupported_endpoint", NULL},
         {"POST", "/tokenize", NULL, "{}", 400, "missing_required_parameter", "content"},
         {"POST", "/detokenize", NULL, "{\"tokens\":[99999]}", 400, "invalid_value", "tokens"},
         {"POST", "/v1/chat/completions", NULL,

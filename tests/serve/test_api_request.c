@@ -237,6 +237,8 @@ static const bad bad_chats[] = {
     {"{" HI ",\"temperature\":-1}", "invalid_value", "temperature", "-1"},
     {"{" HI ",\"top_p\":1.5}", "invalid_value", "top_p", "1.5"},
     {"{" HI ",\"max_tokens\":0}", "invalid_value", "max_tokens", "at least 1"},
+    {"{" HI ",\"n_predict\":0}", "invalid_value", "n_predict", "at least 1"},
+    {"{" HI ",\"chat_template\":\"{{ x }}\"}", "unsupported_parameter", "chat_template", "kwargs"},
     {"{" HI ",\"max_tokens\":1.5}", "invalid_type", "max_tokens", "whole"},
     {"{" HI ",\"max_tokens\":99999999999999999999}", "invalid_type", "max_tokens", "whole"},
     {"{" HI ",\"n\":5}", "invalid_value", "n", "1 to 4"},

@@ -337,6 +337,17 @@ static void where_a_message_is_cut_to_be_continued(void **state) {
                  {"<m>else<e>", "Once", 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(td_api_continue_at(cases[i].text, strlen(cases[i].text), cases[i].content), cases[i].at);
+    enum { LONG = 4 << 20 };
+    char *text = malloc(LONG + 1),
+         *content = malloc(LONG / 2 + 1); /* no hours for a text that nearly matches anywhere */
+    assert_true(text && content);
+    memset(text, 'a', LONG);
+    memset(content, 'a', LONG / 2);
+    text[LONG] = content[LONG / 2] = '\0';
+    content[LONG / 2 - 1] = 'b';
+    assert_int_equal(td_api_continue_at(text, LONG, content), 0);
+    free(text);
+    free(content);
 }
 
 int main(void) {

@@ -3,7 +3,7 @@
 // thing more, stream_options.include_drafts: which characters of a chunk came from accepted drafts.
 
 const $ = (id) => document.getElementById(id);
-const messages = []; // what the next request sends
+let messages = []; // what the next request sends; a new chat is a new list
 let running = null; // AbortController of the answer under way
 const AUTO = 0; // of the depth control: 0 is auto, n is n - 1 drafts
 
@@ -20,7 +20,16 @@ async function failure(response) {
     text = (await response.json()).error.message;
   } catch { /* not from the API: the status has to do */ }
   if (response.status === 401) text += " (Settings: API key)";
-  return new Error(text);
+  return Object.assign(new Error(text), { status: response.status });
+}
+
+// fetch, with an error that says what it means that nobody answered.
+async function reach(path, options) {
+  try {
+    return await fetch(path, options);
+  } catch (e) {
+    throw e.name === "AbortError" ? e : new Error("The server does not answer.");
+  }
 }
 
 // The events of a stream, as parsed JSON.
@@ -138,6 +147,7 @@ function report(answer, plain) {
   $("per-round").textContent = rounds > 0 ? number(t.predicted_n / rounds, 2) : "–";
   const bars = $("positions");
   bars.replaceChildren();
+  $("positions-text").hidden = !drafted;
   (t.draft_n_by_position ?? []).forEach((n, i) => {
     if (!n) return;
     const rate = t.draft_n_accepted_by_position[i] / n;
@@ -166,7 +176,7 @@ function live(answer) {
 async function run(answer, drafting, seed, signal) {
   const stop = live(answer);
   try {
-    const response = await fetch("v1/chat/completions", {
+    const response = await reach("v1/chat/completions", {
       method: "POST", headers: headers(), body: JSON.stringify(request(drafting, seed)), signal,
     });
     if (!response.ok) throw await failure(response);
@@ -196,11 +206,12 @@ async function comparison(answer, seed, signal) {
 }
 
 async function ask(text) {
+  const conversation = messages;
   $("welcome")?.remove();
   const turn = element("section", "turn user");
   turn.append(element("p", "", text));
   show(turn);
-  messages.push({ role: "user", content: text });
+  conversation.push({ role: "user", content: text });
   const controller = new AbortController();
   busy(controller);
   const seed = $("seed").value === "" ? Math.floor(Math.random() * 2 ** 32) : Number($("seed").value);
@@ -214,10 +225,14 @@ async function ask(text) {
     report(answer, plain);
   } catch (e) {
     if (e.name !== "AbortError") answer.say("fault", e.message);
+    if (e.name !== "AbortError" && !answer.content && !$("input").value) {
+      $("input").value = text; // to be sent again
+      grow();
+    }
   } finally {
     busy(null);
-    if (answer.content) messages.push({ role: "assistant", content: answer.content });
-    else if (!answer.calls.length) messages.pop();
+    if (answer.content) conversation.push({ role: "assistant", content: answer.content });
+    else if (!answer.calls.length) conversation.pop();
     $("input").focus();
   }
 }
@@ -236,7 +251,7 @@ function grow() {
 }
 
 async function connect() {
-  const response = await fetch("props", { headers: headers() });
+  const response = await reach("props", { headers: headers() });
   if (!response.ok) throw await failure(response);
   const props = await response.json();
   const mtp = props.mtp ?? {};
@@ -268,7 +283,7 @@ function start() {
   $("stop").addEventListener("click", () => running?.abort());
   $("clear").addEventListener("click", () => {
     running?.abort();
-    messages.length = 0;
+    messages = [];
     $("log").replaceChildren();
     $("input").focus();
   });
@@ -279,7 +294,10 @@ function start() {
     $("settings").hidden = !open;
     $("settings-button").setAttribute("aria-expanded", String(open));
   });
-  const again = () => connect().catch((e) => { $("model").textContent = e.message; });
+  const again = () => connect().catch((e) => {
+    $("model").textContent = e.message;
+    if (e.status !== 401) setTimeout(again, 2000); // it loads, or is started anew
+  });
   $("api-key").addEventListener("change", again);
   depthText();
   again();
