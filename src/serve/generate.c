@@ -19,11 +19,9 @@ static td_status open_generation(td_generation **g, td_server *s, td_exchange *x
 static void generate(td_server *s, td_exchange *x, td_api_kind kind) {
     td_fault fault;
     td_generation *g;
-    td_scheduler *scheduler = td_server_enter(s, true, &fault);
-    if (!scheduler) {
-        td_server_reply_fault(x, &fault);
+    td_scheduler *scheduler = td_server_enter(s, x, true);
+    if (!scheduler)
         return;
-    }
     if (open_generation(&g, s, x, kind, &fault) == TD_OK)
         td_generation_start(&g, scheduler);
     else

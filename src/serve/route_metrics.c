@@ -139,11 +139,10 @@ static void write_memory(td_buf *b, const td_scheduler_stats *t) {
 /* While there is no model the process is described all the same. */
 void td_route_metrics(void *server, td_exchange *x) {
     td_server *s = server;
-    td_fault fault;
     td_buf b;
     td_buf_init(&b, 1 << 20);
     write_process(&b, s);
-    td_scheduler *scheduler = td_server_enter(s, false, &fault);
+    td_scheduler *scheduler = td_server_enter(s, NULL, false);
     if (scheduler) {
         td_scheduler_stats stats;
         td_scheduler_describe(scheduler, &stats);

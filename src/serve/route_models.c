@@ -20,12 +20,9 @@ static void write_model(td_json_out *o, const td_server *s) {
 
 void td_route_models(void *server, td_exchange *x) {
     td_server *s = server;
-    td_fault fault;
     td_buf json;
-    if (!td_server_enter(s, false, &fault)) {
-        td_server_reply_fault(x, &fault);
+    if (!td_server_enter(s, x, false))
         return;
-    }
     td_buf_init(&json, 1 << 20);
     td_json_out o = td_json_out_to(&json);
     td_out_begin(&o, '{');
@@ -45,10 +42,8 @@ void td_route_model(void *server, td_exchange *x) {
     td_fault fault;
     td_buf json;
     const char *id = td_exchange_path(x) + strlen("/v1/models/");
-    if (!td_server_enter(s, false, &fault)) {
-        td_server_reply_fault(x, &fault);
+    if (!td_server_enter(s, x, false))
         return;
-    }
     if (*id && td_server_serves(s, id)) {
         td_buf_init(&json, 1 << 20);
         td_json_out o = td_json_out_to(&json);

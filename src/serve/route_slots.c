@@ -27,14 +27,11 @@ static void write_slot(td_json_out *o, uint32_t id, const td_slot_info *i) {
 
 void td_route_slots(void *server, td_exchange *x) {
     td_server *s = server;
-    td_fault fault;
     td_buf json;
     td_slot_info info;
-    td_scheduler *scheduler = td_server_enter(s, false, &fault);
-    if (!scheduler) {
-        td_server_reply_fault(x, &fault);
+    td_scheduler *scheduler = td_server_enter(s, x, false);
+    if (!scheduler)
         return;
-    }
     td_buf_init(&json, 4 << 20);
     td_json_out o = td_json_out_to(&json);
     td_out_begin(&o, '[');
@@ -164,11 +161,9 @@ void td_route_slot(void *server, td_exchange *x) {
     td_buf json;
     json_t *root = NULL;
     action a = {.server = s};
-    a.scheduler = td_server_enter(s, false, &fault);
-    if (!a.scheduler) {
-        td_server_reply_fault(x, &fault);
+    a.scheduler = td_server_enter(s, x, false);
+    if (!a.scheduler)
         return;
-    }
     td_buf_init(&json, 1 << 16);
     td_json_out o = td_json_out_to(&json);
     if (run_action(&a, x, &root, &o, &fault) == TD_OK)

@@ -96,14 +96,11 @@ static void write_template(td_json_out *o, const td_engine *e) {
 
 void td_route_props(void *server, td_exchange *x) {
     td_server *s = server;
-    td_fault fault;
     td_buf json;
     td_scheduler_stats stats;
-    td_scheduler *scheduler = td_server_enter(s, false, &fault);
-    if (!scheduler) {
-        td_server_reply_fault(x, &fault);
+    td_scheduler *scheduler = td_server_enter(s, x, false);
+    if (!scheduler)
         return;
-    }
     td_scheduler_describe(scheduler, &stats);
     td_buf_init(&json, 8 << 20);
     td_json_out o = td_json_out_to(&json);

@@ -115,10 +115,8 @@ static void answer_with(td_server *s, td_exchange *x, answer_fn answer) {
     td_buf json;
     json_t *root = NULL;
     size_t n;
-    if (!td_server_enter(s, false, &fault)) {
-        td_server_reply_fault(x, &fault);
+    if (!td_server_enter(s, x, false))
         return;
-    }
     const char *body = td_exchange_body(x, &n);
     td_buf_init(&json, (size_t)1 << 31);
     td_json_out o = td_json_out_to(&json);

@@ -160,19 +160,23 @@ uint16_t td_server_port(const td_server *s) {
 
 /* ---- for the routes ---- */
 
-td_scheduler *td_server_enter(td_server *s, bool new_work, td_fault *fault) {
+static void turn_away(td_exchange *x, int state) {
+    td_fault fault;
+    bool loading = state == TD_SERVER_LOADING;
+    td_fault_set(&fault, 503, loading ? "loading" : "shutting_down", NULL, "%s",
+                 loading ? "the model is being loaded" : "the server is shutting down");
+    fault.retry_after = loading ? 2 : 5;
+    td_server_reply_fault(x, &fault);
+}
+
+td_scheduler *td_server_enter(td_server *s, td_exchange *x, bool new_work) {
     int state = atomic_load(&s->state);
     pthread_rwlock_rdlock(&s->door);
     if (s->scheduler && (!new_work || state == TD_SERVER_READY))
         return s->scheduler;
     pthread_rwlock_unlock(&s->door);
-    if (state == TD_SERVER_LOADING) {
-        td_fault_set(fault, 503, "loading", NULL, "the model is being loaded");
-        fault->retry_after = 2;
-    } else {
-        td_fault_set(fault, 503, "shutting_down", NULL, "the server is shutting down");
-        fault->retry_after = 5;
-    }
+    if (x)
+        turn_away(x, state);
     return NULL;
 }
 

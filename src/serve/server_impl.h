@@ -30,9 +30,9 @@ struct td_server {
     atomic_ullong replies[TD_HTTP_STATUS_MAX]; /* by HTTP status; 0: the client left before */
 };
 
-/* The scheduler, held until td_server_leave; NULL, with a 503 in *fault, when there is none or the server drains and
- * `new_work`. */
-td_scheduler *td_server_enter(td_server *s, bool new_work, td_fault *fault);
+/* The scheduler, held until td_server_leave; NULL when there is none, or the server drains and it is for `new_work`.
+ * `x` has had its 503 then; it may be NULL. */
+td_scheduler *td_server_enter(td_server *s, td_exchange *x, bool new_work);
 void td_server_leave(td_server *s);
 
 /* Replies. The exchange is then done; that the client has gone is nobody's trouble. */
@@ -54,8 +54,8 @@ void td_route_ready(void *server, td_exchange *x);
 void td_route_props(void *server, td_exchange *x);
 void td_route_slots(void *server, td_exchange *x); /* route_slots.c */
 void td_route_slot(void *server, td_exchange *x);
-void td_route_metrics(void *server, td_exchange *x); /* route_metrics.c */
+void td_route_metrics(void *server, td_exchange *x);  /* route_metrics.c */
 void td_route_unserved(void *server, td_exchange *x); /* route_unserved.c */
-void td_route_page(void *server, td_exchange *x);    /* route_page.c */
+void td_route_page(void *server, td_exchange *x);     /* route_page.c */
 
 #endif
