@@ -4,6 +4,8 @@
 #   make demo       set-up, build, and a scripted chat that compares drafted with plain decoding
 #   make test       set-up, build, every test
 #   make asan       every test under AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan
+#   make neon       the ARM kernels: cross-build tests into build-neon and run them under qemu, without and with the
+#                   dot-product extension (some minutes; scripts/setup --neon installs what it takes)
 #   make bench      build and run the benchmarks
 #   make fuzz       build the fuzz targets with clang and run each for FUZZ_SECONDS
 #   make install    into PREFIX (/usr/local), under DESTDIR
@@ -28,7 +30,7 @@ configure = $(CMAKE) -S . -B $(1) $(call generator,$(1)) -DTD_WERROR=$(WERROR) $
 # The tests need cmocka; somebody who only wants the program does not.
 tests_if_possible = -DTD_TESTS=$(if $(shell pkg-config --exists cmocka 2>/dev/null && echo yes),ON,OFF)
 
-.PHONY: all setup demo test asan bench fuzz install clean
+.PHONY: all setup demo test asan neon bench fuzz install clean
 
 all:
 	@scripts/setup --check
@@ -56,6 +58,17 @@ asan:
 	@UBSAN_OPTIONS=print_stacktrace=1 \
 		$(CTEST) --test-dir build-asan --output-on-failure -j $(TEST_JOBS) $(TEST_ARGS)
 
+# What runs there: all of the kernels, and families, checkpoints and rounds on top of them.
+neon_tests = $(notdir $(basename $(wildcard tests/tensor/test_*.c tests/backend/test_*.c))) \
+	test_gemma4_vectors test_qwen35_vectors test_gguf_vectors test_round
+neon:
+	@scripts/setup --neon
+	@$(call configure,build-neon,-DTD_TESTS=ON -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/cmake/aarch64.cmake)
+	@$(CMAKE) --build build-neon --target $(neon_tests) -j $(JOBS)
+	@for cpu in cortex-a53 max; do echo "on $$cpu:"; QEMU_CPU=$$cpu $(CTEST) --test-dir build-neon \
+		--output-on-failure -j $(TEST_JOBS) -R '/($(subst $(eval ) ,|,$(strip $(neon_tests))))$$' $(TEST_ARGS) \
+		|| exit 1; done
+
 bench:
 	@scripts/setup
 	@$(call configure,$(BUILD),$(tests_if_possible))
@@ -73,4 +86,4 @@ install: all
 	@$(CMAKE) --install $(BUILD) --prefix $(PREFIX)
 
 clean:
-	rm -rf build build-asan build-fuzz
+	rm -rf build build-asan build-fuzz build-neon
