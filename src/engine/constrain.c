@@ -117,8 +117,9 @@ static char *key_of(const td_constraint_spec *spec) {
     td_buf_init(&b, MAX_KEY);
     const char *kind = spec->json_schema ? "schema" : spec->json_object ? "object" : spec->grammar ? "gbnf" : "calls";
     const char *text = spec->json_schema ? spec->json_schema : spec->grammar ? spec->grammar : "";
-    (void)td_buf_printf(&b, "%s %d%d%d %s\n%s\n", kind, spec->may_think, spec->thinking, spec->one_call,
-                        spec->tool_name ? spec->tool_name : "", spec->tools ? spec->tools : "");
+    const char *name = spec->tool_name;
+    (void)td_buf_printf(&b, "%s %d%d%d %lld %s\n%s\n", kind, spec->may_think, spec->thinking, spec->one_call,
+                        name ? (long long)strlen(name) : -1, name ? name : "", spec->tools ? spec->tools : "");
     (void)td_buf_puts(&b, text);
     return td_buf_steal(&b);
 }

@@ -50,7 +50,7 @@ typedef struct ask {
     pthread_cond_t over;
     td_buf text;
     td_token tokens[MAX_NEW];
-    size_t n_tokens, n_pieces;
+    size_t n_tokens, n_pieces, n_reports;
     double own[MAX_NEW]; /* log-probabilities, when asked for */
     td_token best[MAX_NEW];
     int ends;
@@ -58,13 +58,16 @@ typedef struct ask {
     td_finish finish;
     uint32_t cached;
     char message[500];
-    uint64_t order;        /* among those that ended */
-    size_t cancel_after;   /* pieces; 0: never */
+    uint64_t order;      /* among those that ended */
+    size_t cancel_after; /* pieces; 0: never */
+    bool refuses;
     size_t unwanted_after; /* is_wanted turns false after so many questions; 0: never */
     size_t questions;
+    size_t all_questions; /* to anybody, by the time that it ended */
 } ask;
 
-static uint64_t n_ended; /* by the scheduler's thread alone */
+static uint64_t n_ended;   /* by the scheduler's thread alone */
+static size_t n_questions; /* so is this */
 
 static td_engine_options options(uint32_t parallel, uint64_t cache, bool fixed) {
     td_engine_options o = td_engine_options_default();
@@ -113,7 +116,7 @@ static bool on_text(void *user, const td_piece *p) {
         }
         a->tokens[a->n_tokens++] = p->tokens[i];
     }
-    bool more = ok && (!a->cancel_after || a->n_pieces < a->cancel_after);
+    bool more = ok && !a->refuses && (!a->cancel_after || a->n_pieces < a->cancel_after);
     pthread_mutex_unlock(&a->lock);
     return more;
 }
@@ -121,6 +124,7 @@ static bool on_text(void *user, const td_piece *p) {
 static bool is_wanted(void *user) {
     ask *a = user;
     pthread_mutex_lock(&a->lock);
+    n_questions++;
     bool yes = !a->unwanted_after || ++a->questions <= a->unwanted_after;
     pthread_mutex_unlock(&a->lock);
     return yes;
@@ -131,6 +135,7 @@ static void on_end(void *user, const td_result *r, const td_error *why) {
     pthread_mutex_lock(&a->lock);
     a->ends++;
     a->order = ++n_ended;
+    a->all_questions = n_questions;
     a->status = r ? TD_OK : why->status;
     if (r) {
         a->finish = r->finish;
@@ -157,6 +162,12 @@ static void ask_open(ask *a, td_engine *e, const char *text, uint32_t max_tokens
     a->q.on_text = on_text;
     a->q.is_wanted = is_wanted;
     a->q.user = a;
+}
+
+static void ask_restart(ask *a) {
+    td_buf_clear(&a->text);
+    a->n_tokens = a->n_pieces = 0;
+    a->ends = 0;
 }
 
 static void ask_close(ask *a) {
@@ -628,6 +639,76 @@ static bool on_text_at_gate(void *user, const td_piece *p) {
     return on_text(user, p);
 }
 
+/* How somebody leaves: by its id, by not being wanted any more, by what a callback returns. */
+enum { BY_ID, BY_SILENCE, BY_REFUSAL };
+
+static bool prefill_at_gate(void *user, const char *stage, uint64_t done, uint64_t total) {
+    (void)stage;
+    (void)total;
+    ask *a = user;
+    if (done == 0)
+        return true;
+    pass_gate();
+    pthread_mutex_lock(&a->lock);
+    bool stay = !a->refuses;
+    a->n_reports++;
+    pthread_mutex_unlock(&a->lock);
+    return stay;
+}
+
+static void leave(td_scheduler *s, ask *a, uint64_t id, int how) {
+    if (how == BY_ID)
+        td_scheduler_cancel(s, id);
+    pthread_mutex_lock(&a->lock);
+    if (how == BY_SILENCE)
+        a->unwanted_after = a->questions = 1; /* the next question is one too many */
+    a->refuses = how == BY_REFUSAL;
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* Whoever leaves, in the middle of a prompt or of a drafted answer, is gone before the next round of its own: nothing
+ * more is made for it, and its place is free. */
+static void whoever_leaves_is_gone_within_a_round(void **state) {
+    (void)state;
+    td_engine *e = open_drafting(2, 0, true);
+    td_scheduler *s = open_scheduler(e, 0, 1e-9);
+    ask running; /* so that prompts are read in pieces */
+    ask_open(&running, e, openings[0], MAX_NEW);
+    running.q.ignore_eos = true;
+    for (int how = 0; how < 3; how++)
+        for (int reading = 0; reading < 2; reading++) {
+            ask a;
+            char text[600] = "";
+            for (size_t n = 0, i = 0; reading && n < sizeof text - 100; i++)
+                n += (size_t)snprintf(text + n, sizeof text - n, "%s %zu. ", openings[i % 8], i);
+            ask_open(&a, e, reading ? text : openings[1], 40);
+            a.q.ignore_eos = true;
+            a.q.on_text = on_text_at_gate;
+            a.q.on_prefill = reading ? prefill_at_gate : NULL;
+            ask_restart(&running);
+            submit(s, &running, 0);
+            shut_gate();
+            uint64_t id = submit(s, &a, 1);
+            wait_for_gate();
+            leave(s, &a, id, how);
+            open_gate();
+            ask_wait(&a);
+            assert_int_equal(a.status, TD_OK);
+            assert_int_equal(a.finish, TD_FINISH_CANCELLED);
+            assert_int_equal(a.n_pieces, !reading);
+            assert_int_equal(a.n_reports, reading);
+            assert_in_range(a.n_tokens, !reading, reading ? 0 : 9); /* those of one round */
+            td_scheduler_stats st;
+            td_scheduler_describe(s, &st);
+            assert_true(st.active <= 1);
+            ask_wait(&running);
+            ask_close(&a);
+        }
+    ask_close(&running);
+    td_scheduler_close(&s);
+    td_engine_close(&e);
+}
+
 /* Everybody has been told by the time that a drain returns true. */
 static void a_drain_ends_behind_the_last_call(void **state) {
     (void)state;
@@ -682,6 +763,7 @@ static void whoever_is_cancelled_makes_room_at_once(void **state) {
 static void a_long_queue_is_asked_little_by_little(void **state) {
     (void)state;
     enum { WAITING = 1000, A_ROUND = 256 };
+    size_t before = n_questions;
     td_engine *e = open_engine(1, 0);
     td_scheduler *s = open_scheduler(e, WAITING, 0);
     ask running;
@@ -702,17 +784,15 @@ static void a_long_queue_is_asked_little_by_little(void **state) {
     open_gate();
     ask_wait(&running);
     td_scheduler_close(&s);
-    size_t questions = 0;
     int gone = 0;
     for (int i = 0; i < WAITING; i++) {
         assert_int_equal(many[i].ends, 1);
         assert_true(many[i].questions >= 1);
-        questions += many[i].questions;
         gone += i % 2 == 0 && many[i].status == TD_E_CANCELLED;
         ask_close(&many[i]);
     }
     assert_int_equal(gone, WAITING / 2);
-    assert_in_range(questions, 3 * WAITING, 26 * A_ROUND);
+    assert_in_range(running.all_questions - before, 3 * WAITING, 24 * (A_ROUND + 1) + 1);
     free(many);
     ask_close(&running);
     td_engine_close(&e);
@@ -957,6 +1037,7 @@ int main(void) {
         cmocka_unit_test(closing_ends_everybody_once),
         cmocka_unit_test(errands_of_a_closing_server_are_refused),
         cmocka_unit_test(draining_takes_nothing_new),
+        cmocka_unit_test(whoever_leaves_is_gone_within_a_round),
         cmocka_unit_test(a_drain_ends_behind_the_last_call),
         cmocka_unit_test(whoever_is_cancelled_makes_room_at_once),
         cmocka_unit_test(a_long_queue_is_asked_little_by_little),
