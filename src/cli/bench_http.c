@@ -183,7 +183,8 @@ static void take_event(td_bench_call *c, const json_t *o, double at) {
     }
 }
 
-void td_bench_call_line(td_bench_call *c, const char *line, size_t n, double at) {
+/* One line of a stream, without its end. */
+static void take_line(td_bench_call *c, const char *line, size_t n, double at) {
     while (n && (line[n - 1] == '\r' || line[n - 1] == ' '))
         n--;
     if (n > 5 && memcmp(line, "data:", 5) == 0) {
@@ -208,7 +209,7 @@ static size_t take_stream(char *bytes, size_t size, size_t n, void *user) {
             return 0;
         if (!stop)
             break;
-        td_bench_call_line(c, td_buf_str(&c->line), c->line.size, at);
+        take_line(c, td_buf_str(&c->line), c->line.size, at);
         td_buf_clear(&c->line);
         p = stop + 1;
     }
@@ -239,7 +240,7 @@ static void end_call(td_bench_http *h, CURL *e, CURLcode rc) {
     curl_easy_getinfo(e, CURLINFO_RESPONSE_CODE, &code);
     c->ended = now();
     if (c->line.size)
-        td_bench_call_line(c, td_buf_str(&c->line), c->line.size, c->ended);
+        take_line(c, td_buf_str(&c->line), c->line.size, c->ended);
     if (rc != CURLE_OK)
         snprintf(c->error, sizeof c->error, "%s", curl_easy_strerror(rc));
     else if (code != 200 && !c->error[0])

@@ -44,7 +44,4 @@ void td_bench_call_free(td_bench_call *c);
 td_status td_bench_http_run(td_bench_http *h, td_bench_call *calls, size_t n, uint32_t width,
                             bool (*tick)(void *user, size_t done), void *user, td_error *err) TD_MUST_CHECK;
 
-/* The pieces of a stream: one line without its end. For tests. */
-void td_bench_call_line(td_bench_call *c, const char *line, size_t n, double now);
-
 #endif

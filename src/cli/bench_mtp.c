@@ -266,17 +266,54 @@ static bool choose_classes(bench *b) {
 
 /* Settings of the engine that follow from what is measured. */
 static void settle_engine(bench *b, mtp_args *args) {
-    uint32_t longest = 0, deepest = 0;
-    for (uint32_t i = 0; i < b->n_contexts; i++)
-        longest = b->contexts[i] > longest ? b->contexts[i] : longest;
+    uint32_t deepest = 0;
     for (uint32_t i = 0; i < b->n_depths; i++)
         deepest = b->depths[i] != UINT32_MAX && b->depths[i] > deepest ? b->depths[i] : deepest;
-    if (!args->model.ctx_size.given)
-        args->model.ctx_size = (td_arg_uint){true, longest + longest / 10 + b->request.max_tokens + 320};
     if (!args->model.num_mtp_tokens.given && deepest > 8)
         args->model.num_mtp_tokens = (td_arg_uint){true, deepest};
     args->model.forced_acceptance = args->forced.p;
     args->model.n_forced_acceptance = args->forced.n;
+}
+
+static uint32_t context_for(const bench *b, uint32_t context) {
+    return context + context / 10 + b->request.max_tokens + 320;
+}
+
+/* Contexts whose keys do not fit the memory are left out, with a note. The plan of a short one tells. */
+static void drop_contexts(bench *b) {
+    const td_memory_plan *m = &b->opened.info->memory;
+    double each = (double)m->kv / b->opened.info->n_ctx, other = (double)(m->weights + m->drafter + m->scratch);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < b->n_contexts; i++) {
+        double need = other + each * context_for(b, b->contexts[i]);
+        if (need <= (double)m->available)
+            b->contexts[kept++] = b->contexts[i];
+        else
+            td_bench_note(b->report, "a context of %u is left out: it needs %.0f MiB, and %.0f MiB are available",
+                          b->contexts[i], need / 0x1p20, (double)m->available / 0x1p20);
+    }
+    b->n_contexts = kept;
+}
+
+/* Opens the engine for the longest context that fits. */
+static int open_engine(bench *b, mtp_args *args) {
+    uint32_t shortest = b->contexts[0], longest = 0;
+    for (uint32_t i = 0; i < b->n_contexts; i++)
+        shortest = b->contexts[i] < shortest ? b->contexts[i] : shortest;
+    if (!args->model.ctx_size.given && b->n_contexts > 1) {
+        args->model.ctx_size = (td_arg_uint){true, context_for(b, shortest)};
+        int rc = td_open_engine(&b->opened, &args->model);
+        if (rc != TD_EXIT_OK)
+            return rc;
+        drop_contexts(b);
+        td_close_engine(&b->opened);
+        args->model.ctx_size.given = b->n_contexts == 0; /* nothing fits: what was tried last */
+    }
+    for (uint32_t i = 0; i < b->n_contexts; i++)
+        longest = b->contexts[i] > longest ? b->contexts[i] : longest;
+    if (!args->model.ctx_size.given)
+        args->model.ctx_size = (td_arg_uint){true, context_for(b, longest)};
+    return td_open_engine(&b->opened, &args->model);
 }
 
 static int mtp_with_args(mtp_args *args, td_logit_bias *biases) {
@@ -294,12 +331,12 @@ static int mtp_with_args(mtp_args *args, td_logit_bias *biases) {
                        MAX_DEPTHS, &b.n_depths))
         return TD_EXIT_USAGE;
     settle_engine(&b, args);
-    int rc = td_open_engine(&b.opened, &args->model);
     b.report = td_bench_report_new(me);
     if (b.report)
         b.table = td_bench_table_new(b.report, "mtp", "Drafted against plain", columns, N_COLUMNS);
+    int rc = b.table ? open_engine(&b, args) : td_report_failure(TD_E_NOMEM, NULL);
     if (rc == TD_EXIT_OK)
-        rc = b.table ? perform(&b) : td_report_failure(TD_E_NOMEM, NULL);
+        rc = perform(&b);
     td_bench_report_free(&b.report);
     td_close_engine(&b.opened);
     return rc;
