@@ -43,7 +43,7 @@ static const td_arg server_table[] = {
     {"alias", 0, TD_ARG_TEXTS, S(alias), 0, 0, "NAME",
      "what the model is called; may be repeated, the first one is shown"},
     {"parallel", 0, TD_ARG_UINT, S(model.parallel), 1, 1024, "N", "answers at the same time (default 4)"},
-    {"max-queue", 0, TD_ARG_UINT, S(max_queue), 0, 1000000, "N", "answers that may wait; more is a 429 (default 256)"},
+    {"max-queue", 0, TD_ARG_UINT, S(max_queue), 1, 1000000, "N", "answers that may wait; more is a 429 (default 256)"},
     {"cache-mb", 0, TD_ARG_UINT, S(model.cache_mb), 0, 1 << 24, "N",
      "memory for keys of earlier prompts (default: an eighth of what is free, at most 4096)"},
     {"slot-save-path", 0, TD_ARG_TEXT, S(slot_path), 0, 0, "DIR", "where conversations may be saved"},

@@ -228,6 +228,20 @@ for (const [name, template] of [["Gemma 4", "gemma4.jinja"], ["Qwen 3.5", "qwen3
       }
     });
 
+    test("a format beside tools that may be called: calls, or a text of the format", async () => {
+      for (let seed = 0; seed < 8; seed++) {
+        const r = await client.chat.completions.parse(ask({
+          seed, temperature: 3, max_tokens: 400, tool_choice: "auto", parallel_tool_calls: false,
+          tools: [{ type: "function", function: { ...weather, strict: true } }],
+          response_format: { type: "json_schema", json_schema: { name: "person", strict: true, schema: person } },
+        }));
+        const { tool_calls: calls, content, parsed } = r.choices[0].message;
+        assert.equal(r.choices[0].finish_reason, calls?.length ? "tool_calls" : "stop");
+        if (calls?.length) assert.ok(calls[0].function.parsed_arguments.days <= 9 && content === null);
+        else assert.ok(parsed.age <= 120 && parsed.hobbies.length >= 1);
+      }
+    });
+
     test("the runner of the client plays a whole round of tools", async () => {
       let called = 0;
       const runner = client.chat.completions.runTools({
