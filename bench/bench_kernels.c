@@ -19,6 +19,7 @@
 #include "backend/backend.h"
 #include "base/alloc.h"
 #include "base/pool.h"
+#include "tensor/blocks.h"
 
 #define MAX_REPEATS 1000
 #define MAX_ROWS 512
@@ -131,6 +132,8 @@ static const format formats[] = {
     {"q4", TD_FORMAT_AFFINE, 4, 64}, {"q4g32", TD_FORMAT_AFFINE, 4, 32}, {"q8", TD_FORMAT_AFFINE, 8, 64},
     {"bf16", TD_FORMAT_BF16, 0, 0},  {"f16", TD_FORMAT_F16, 0, 0},       {"f32", TD_FORMAT_F32, 0, 0},
     {"f8", TD_FORMAT_F8_E4M3, 0, 0}, {"mxfp4", TD_FORMAT_MXFP4, 0, 0},   {"q6", TD_FORMAT_AFFINE, 6, 64},
+    {"q4_0", TD_FORMAT_Q4_0, 0, 0},  {"q8_0", TD_FORMAT_Q8_0, 0, 0},     {"q4_k", TD_FORMAT_Q4_K, 0, 0},
+    {"q6_k", TD_FORMAT_Q6_K, 0, 0},
 };
 
 static uint64_t random_state = 88172645463325252u;
@@ -177,7 +180,17 @@ static td_matrix matrix_new(const format *f, uint32_t n_out, uint32_t n_in) {
     if (td_matrix_layout(&m, f->format, f->bits, f->group, TD_DTYPE_BF16, 1, n_out, n_in, &err) != TD_OK)
         die(err.message);
     const size_t bytes = m.row_bytes * n_out, scale_bytes = m.scale_row_bytes * n_out;
-    if (f->format <= TD_FORMAT_BF16) {
+    if (td_block_encodes(f->format)) {
+        uint8_t *p = must(td_malloc_aligned(bytes));
+        float row[256];
+        const uint32_t size = td_block_elements(f->format);
+        for (size_t at = 0; at < bytes; at += td_block_bytes(f->format)) {
+            for (uint32_t i = 0; i < size; i++)
+                row[i] = random_float() * 0.05f;
+            td_block_encode(f->format, p + at, row, size);
+        }
+        m.data = p;
+    } else if (f->format <= TD_FORMAT_BF16) {
         td_dtype t = f->format == TD_FORMAT_F32   ? TD_DTYPE_F32
                      : f->format == TD_FORMAT_F16 ? TD_DTYPE_F16
                                                   : TD_DTYPE_BF16;

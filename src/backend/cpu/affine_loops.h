@@ -6,27 +6,39 @@
 
 /* ---- activations ---- */
 
-INLINE void quantize_row(uint8_t *to, const float *x, uint32_t n, const bool four) {
+INLINE void quantize_row(uint8_t *to, const float *x, uint32_t n, const td_q_form form) {
     q_block *b = (q_block *)(void *)to;
     for (uint32_t k = 0; k < n; k += 32, b++) {
         _Alignas(32) int8_t q[32];
-        int32_t sum = quantize_32(q, x + k, &b->scale);
-        const float s = b->scale * (float)sum;
-        b->sum[0] = s;
-        b->sum[1] = k % 64 == 0 ? s : b[-1].sum[1] + s;
-        b->sum[2] = k % 128 == 0 ? s : b[-1].sum[2] + s;
-        if (four)
+        int32_t sum = quantize_32(q, x + k, &b->scale), first = 0;
+        b->sum[0] = b->scale * (float)sum;
+        if (form == TD_Q_HALVES) {
+            for (int i = 0; i < 16; i++)
+                first += q[i];
+            b->sum[1] = b->scale * (float)first;
+            b->sum[2] = b->scale * (float)(sum - first);
+        } else {
+            b->sum[1] = k % 64 == 0 ? b->sum[0] : b[-1].sum[1] + b->sum[0];
+            b->sum[2] = k % 128 == 0 ? b->sum[0] : b[-1].sum[2] + b->sum[0];
+        }
+        if (form == TD_Q_SPLIT)
             split_q4(q);
         memcpy(b->q, q, sizeof q);
     }
 }
 
-static void quantize_q4(uint8_t *to, const float *x, uint32_t n) {
-    quantize_row(to, x, n, true);
-}
-
-static void quantize_q8(uint8_t *to, const float *x, uint32_t n) {
-    quantize_row(to, x, n, false);
+static void quantize(uint8_t *to, const float *x, uint32_t n, td_q_form form) {
+    switch (form) {
+    case TD_Q_SPLIT:
+        quantize_row(to, x, n, TD_Q_SPLIT);
+        return;
+    case TD_Q_PLAIN:
+        quantize_row(to, x, n, TD_Q_PLAIN);
+        return;
+    case TD_Q_HALVES:
+        quantize_row(to, x, n, TD_Q_HALVES);
+        return;
+    }
 }
 
 /* ---- packing ---- */
@@ -53,7 +65,7 @@ INLINE void lanes_go_to(lane_rows *l, const td_matrix *w, uint32_t o) {
 
 /* A vector of bytes from every row, `n` of them: dword j of each becomes vector j. Dwords follow each other as they do
  * in a block, so packed blocks follow each other too. */
-INLINE void pack_vector(uint8_t *to, const lane_rows *l, uint32_t at, uint32_t n, const int bits) {
+INLINE void pack_vector(uint8_t *to, const lane_rows *l, size_t at, uint32_t n, const int bits) {
     vi v[LANES];
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++)
@@ -269,14 +281,25 @@ INLINE void request_scales(const td_matrix *w, const lane_rows *l, uint32_t n, u
     }
 }
 
-/* Where the weights lie that will be needed PREFETCH_BYTES after those of inputs [k, ...) of outputs [o, o + n):
- * further along the same rows, or in the rows that follow. */
-INLINE const uint8_t *weights_ahead(const td_matrix *w, uint32_t o, uint32_t n, uint32_t k, const int bits) {
-    size_t at = k * (size_t)bits / 8 + PREFETCH_BYTES / n;
-    const size_t row = w->n_in * (size_t)bits / 8;
-    for (; at >= row; at -= row)
+/* Where the weights lie that will be needed PREFETCH_BYTES after those at byte `at` of outputs [o, o + n): further
+ * along the same rows, which have `row` bytes, or in the rows that follow. */
+INLINE const uint8_t *weights_ahead(const td_matrix *w, uint32_t o, uint32_t n, size_t at, size_t row) {
+    for (at += PREFETCH_BYTES / n; at >= row; at -= row)
         o += n;
     return w->data + o * w->row_bytes + at;
+}
+
+/* Even shares: the last rows are not left alone. */
+INLINE uint32_t rows_of_a_call(uint32_t n_r) {
+    return n_r / ((n_r + ROWS_AT_A_TIME - 1) / ROWS_AT_A_TIME);
+}
+
+INLINE void store_outputs(const td_tile *t, const float *acc, uint32_t o, uint32_t n_o, const int NV) {
+    for (uint32_t r = 0; r < t->n_r; r++) {
+        float *y = t->y + r * t->y_stride + o;
+        for (uint32_t v = 0; v < (uint32_t)NV; v++)
+            vf_store_n(y + v * LANES, vf_load(acc + ACC(r, v)), n_o - v * LANES < LANES ? n_o - v * LANES : LANES);
+    }
 }
 
 /* Outputs [o, o + NV*LANES) (the last one may stand for several) times all rows, over inputs [k0, k1) of one panel. */
@@ -295,10 +318,9 @@ INLINE void dot_panel(const td_tile *t, packed_panel *p, float *acc, const lane_
         s.blocks = (k1 - s.k < STRIP ? k1 - s.k : STRIP) / 32;
         for (int v = 0; v < NV; v++)
             pack_codes(p[v].codes, l + v, s.k, s.k + s.blocks * 32, bits);
-        s.next = weights_ahead(w, o, NV * LANES, s.k, bits);
+        s.next = weights_ahead(w, o, NV * LANES, s.k * (size_t)bits / 8, w->n_in * (size_t)bits / 8);
         for (uint32_t r = 0, n; r < t->n_r; r += n, s.next = NULL) {
-            const uint32_t calls = (t->n_r - r + ROWS_AT_A_TIME - 1) / ROWS_AT_A_TIME;
-            n = (t->n_r - r) / calls; /* even shares: the last ones are not left alone */
+            n = rows_of_a_call(t->n_r - r);
             multiply[n - 1](acc + ACC(r, 0), p, t->x + r, &s);
         }
     }
@@ -315,11 +337,7 @@ INLINE void dot_outputs(const td_tile *t, lane_rows *l, uint32_t o, uint32_t n_o
         k1 = w->n_in - k0 < PANEL ? w->n_in : k0 + PANEL;
         dot_panel(t, p, acc, l, o, k0, k1, bits, NV);
     }
-    for (uint32_t r = 0; r < t->n_r; r++) {
-        float *y = t->y + r * t->y_stride + o;
-        for (uint32_t v = 0; v < (uint32_t)NV; v++)
-            vf_store_n(y + v * LANES, vf_load(acc + ACC(r, v)), n_o - v * LANES < LANES ? n_o - v * LANES : LANES);
-    }
+    store_outputs(t, acc, o, n_o, NV);
 }
 
 INLINE void dot_affine(const td_tile *t, const int bits) {
@@ -347,8 +365,7 @@ static void dot_q8(const td_tile *t) {
 static void fill_affine_slots(td_dsp *d) {
     d->q_bytes = sizeof(q_block);
     d->q_scratch = VECTORS * (sizeof(packed_panel) + TD_DSP_Q_ROWS * LANES * sizeof(float));
-    d->quantize_q4 = quantize_q4;
-    d->quantize_q8 = quantize_q8;
+    d->quantize = quantize;
     d->dot_q4 = dot_q4;
     d->dot_q8 = dot_q8;
 }

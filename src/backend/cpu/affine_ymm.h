@@ -122,6 +122,11 @@ INLINE vi high_bf16(vi v) {
     return _mm256_and_si256(v, _mm256_set1_epi32((int)0xFFFF0000));
 }
 
+INLINE vf half_low(vi v) {
+    const __m256i halves = _mm256_packus_epi32(_mm256_and_si256(v, _mm256_set1_epi32(0xFFFF)), _mm256_setzero_si256());
+    return _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_permute4x64_epi64(halves, 0x08)));
+}
+
 /* ---- products ---- */
 
 INLINE vi load_codes(const uint8_t *codes, const int d, const int bits) {

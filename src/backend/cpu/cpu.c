@@ -83,7 +83,8 @@ static td_status cpu_reserve(td_backend *be, uint32_t n_rows, uint32_t n_in, uin
     (void)n_heads;
     size_t q_row = (size_t)n_in / 32 * c->dsp.q_bytes;
     size_t product = cpu_product_bytes(c, n_in), attention = cpu_attention_bytes(head_dim);
-    bool ok = cpu_scratch(c, CPU_SLOT_Q4, n_rows, q_row) && cpu_scratch(c, CPU_SLOT_Q8, n_rows, q_row) &&
+    bool ok = cpu_scratch(c, CPU_SLOT_Q, n_rows, q_row) && cpu_scratch(c, CPU_SLOT_Q_PLAIN, n_rows, q_row) &&
+              cpu_scratch(c, CPU_SLOT_Q_HALVES, n_rows, q_row) &&
               cpu_scratch(c, CPU_SLOT_ROWS, n_rows, 8 * sizeof(void *)) &&
               cpu_reserve_threads(c, product > attention ? product : attention);
     if (ok)

@@ -12,8 +12,9 @@
 #include "base/pool.h"
 
 typedef enum cpu_slot {
-    CPU_SLOT_Q4,      /* activations quantised for 4-bit weights, a row after the other */
-    CPU_SLOT_Q8,      /* and for 8-bit weights */
+    CPU_SLOT_Q, /* activations quantised, a row after the other, in the forms SPLIT, PLAIN and HALVES */
+    CPU_SLOT_Q_PLAIN,
+    CPU_SLOT_Q_HALVES,
     CPU_SLOT_ROWS,    /* pointers to rows */
     CPU_SLOT_THREAD,  /* a block per thread, see cpu_thread_block */
     CPU_SLOT_MOE,     /* rows by expert */
@@ -59,16 +60,21 @@ void cpu_fail(td_cpu *c, td_status status, const char *fmt, ...) TD_PRINTF(3, 4)
 /* ---- products: linear.c ---- */
 
 /* How a matrix is multiplied: a function of the matrix and the options, never of the number of rows. */
-typedef enum cpu_path { CPU_PATH_FLOAT, CPU_PATH_Q4, CPU_PATH_Q8 } cpu_path;
+typedef enum cpu_path {
+    CPU_PATH_FLOAT,
+    CPU_PATH_Q4,     /* affine codes of 4 bits: activations in the form SPLIT */
+    CPU_PATH_Q8,     /* of other widths, by way of bytes: PLAIN */
+    CPU_PATH_BLOCKS, /* GGUF blocks: HALVES */
+    CPU_PATH_COUNT
+} cpu_path;
 cpu_path cpu_path_of(const td_cpu *c, const td_matrix *w);
 
 /* Activations in the forms that some matrices need: rows of floats and, where asked, quantised. */
 typedef struct cpu_input {
     const float *x; /* [n][n_in] */
     uint32_t n, n_in;
-    size_t q_stride;   /* bytes of a quantised row */
-    const uint8_t *q4; /* [n] quantised rows, NULL unless prepared */
-    const uint8_t *q8;
+    size_t q_stride;                  /* bytes of a quantised row */
+    const uint8_t *q[CPU_PATH_COUNT]; /* [n] quantised rows of each path, NULL unless prepared */
 } cpu_input;
 
 #define CPU_NEEDS(path) (1u << (path))

@@ -34,6 +34,9 @@ typedef struct td_tile {
 
 typedef void (*td_tile_fn)(const td_tile *t);
 
+/* Quantised activations: the same numbers, in the order and with the partial sums that weights of one kind want. */
+typedef enum td_q_form { TD_Q_SPLIT, TD_Q_PLAIN, TD_Q_HALVES } td_q_form;
+
 typedef struct td_dsp {
     td_isa isa;
     const char *name;
@@ -50,9 +53,11 @@ typedef struct td_dsp {
      * A row of n inputs (a multiple of 32) is n/32 blocks of q_bytes. */
     uint32_t q_bytes;
     size_t q_scratch; /* bytes of scratch for a call, 64-byte aligned */
-    void (*quantize_q4)(uint8_t *to, const float *x, uint32_t n);
-    void (*quantize_q8)(uint8_t *to, const float *x, uint32_t n);
-    td_tile_fn dot_q4, dot_q8;
+    void (*quantize)(uint8_t *to, const float *x, uint32_t n, td_q_form form);
+    td_tile_fn dot_q4, dot_q8; /* SPLIT, PLAIN */
+
+    /* GGUF blocks, likewise, times activations in the form HALVES; NULL for formats that go another way. */
+    td_tile_fn dot_blocks[TD_FORMAT_COUNT];
 
     /* Conversions of n elements; the packed side may be unaligned. */
     void (*load_f32)(float *to, const void *from, size_t n);

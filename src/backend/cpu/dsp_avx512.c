@@ -112,6 +112,10 @@ INLINE vi high_bf16(vi v) {
     return _mm512_and_si512(v, _mm512_set1_epi32((int)0xFFFF0000));
 }
 
+INLINE vf half_low(vi v) {
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v));
+}
+
 /* ---- products ---- */
 
 INLINE vi load_codes(const uint8_t *codes, const int d, const int bits) {
@@ -141,13 +145,14 @@ INLINE vf dot_end(vi sum, const int bits) {
     return _mm512_cvtepi32_ps(sum);
 }
 
-#include "backend/cpu/affine_loops.h"
+#include "backend/cpu/block_loops.h"
 
 void td_dsp_init_avx512(td_dsp *d) {
     d->isa = TD_ISA_AVX512;
     d->name = "avx512";
     fill_vector_slots(d);
     fill_affine_slots(d);
+    fill_block_slots(d);
     d->unpack = unpack_x86;
     d->unpack_table = unpack_table_x86;
 }

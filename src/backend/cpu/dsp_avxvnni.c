@@ -25,12 +25,13 @@ INLINE vf dot_end(vi sum, const int bits) {
     return _mm256_cvtepi32_ps(sum);
 }
 
-#include "backend/cpu/affine_loops.h"
+#include "backend/cpu/block_loops.h"
 
 void td_dsp_init_avxvnni(td_dsp *d) {
     d->isa = TD_ISA_AVXVNNI;
     d->name = "avxvnni";
     fill_affine_slots(d);
+    fill_block_slots(d);
 }
 
 #else

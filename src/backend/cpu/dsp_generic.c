@@ -95,6 +95,13 @@ INLINE vi high_bf16(vi v) {
     return v & 0xFFFF0000;
 }
 
+INLINE vf half_low(vi v) {
+    vf f;
+    for (int i = 0; i < LANES; i++)
+        f[i] = td_f16_to_f32((uint16_t)v[i]);
+    return f;
+}
+
 INLINE vi load_codes(const uint8_t *codes, const int d, const int bits) {
     vi v;
     memcpy(&v, codes + (bits == 8 ? d : d / 2) * VECTOR_BYTES, sizeof v);
@@ -124,7 +131,7 @@ INLINE vf dot_end(vi sum, const int bits) {
     return (vf){(float)(int32_t)sum[0], (float)(int32_t)sum[1], (float)(int32_t)sum[2], (float)(int32_t)sum[3]};
 }
 
-#include "backend/cpu/affine_loops.h"
+#include "backend/cpu/block_loops.h"
 
 /* Eight codes of b bits are b bytes. */
 static void unpack(uint8_t *to, const uint8_t *from, uint32_t n, uint32_t bits) {
@@ -149,6 +156,7 @@ void td_dsp_init_generic(td_dsp *d) {
     d->name = "generic";
     fill_vector_slots(d);
     fill_affine_slots(d);
+    fill_block_slots(d);
     d->unpack = unpack;
     d->unpack_table = unpack_table;
 }

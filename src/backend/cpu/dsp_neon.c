@@ -44,7 +44,7 @@ INLINE vf dot_end(vi sum, const int bits) {
     return vcvtq_f32_s32(bits == 8 ? vreinterpretq_s32_u32(sum) : vpaddlq_s16(vreinterpretq_s16_u32(sum)));
 }
 
-#include "backend/cpu/affine_loops.h"
+#include "backend/cpu/block_loops.h"
 
 /* ---- codes of odd widths to bytes, sixteen at a time ---- */
 
@@ -115,6 +115,7 @@ void td_dsp_init_neon(td_dsp *d) {
     d->name = "neon";
     fill_vector_slots(d);
     fill_affine_slots(d);
+    fill_block_slots(d);
     d->unpack = unpack_neon;
     d->unpack_table = unpack_table_neon;
 }

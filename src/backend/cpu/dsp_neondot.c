@@ -27,12 +27,13 @@ INLINE vf dot_end(vi sum, const int bits) {
     return vcvtq_f32_s32(vreinterpretq_s32_u32(sum));
 }
 
-#include "backend/cpu/affine_loops.h"
+#include "backend/cpu/block_loops.h"
 
 void td_dsp_init_neondot(td_dsp *d) {
     d->isa = TD_ISA_NEONDOT;
     d->name = "neon+dotprod";
     fill_affine_slots(d);
+    fill_block_slots(d);
 }
 
 #else

@@ -7,7 +7,8 @@
  *     scratch, because the conversion would be repeated for every four rows; the products are the same, bit for bit.
  *   - affine of 4 and 8 bits: integers, with x quantised once a call (unless float_activations).
  *   - affine of 2, 3, 5 and 6 bits, and MXFP4: their codes are unpacked to bytes a tile at a time, and are then affine
- * of 8 bits. An E2M1 element is half of a whole number from -12 to 12: code = that + 12, scale = half the group's.
+ *     of 8 bits. An E2M1 element is half of a whole number from -12 to 12: code = that + 12, scale = half the group's.
+ *   - GGUF blocks of the common kinds: integers, see block_loops.h; the others are decoded to f32 scratch.
  *   - FP8, MXFP8, NVFP4 (its groups are too short for the integers): decoded to f32 scratch, then as f32.
  *
  * With many rows a float tile is cut three ways so that what is used again is near: blocks of OUT_BLOCK outputs and
@@ -34,17 +35,24 @@ static uint32_t min_u32(uint32_t a, uint32_t b) {
 }
 
 cpu_path cpu_path_of(const td_cpu *c, const td_matrix *w) {
-    if (c->float_activations || (w->format != TD_FORMAT_AFFINE && w->format != TD_FORMAT_MXFP4))
+    if (c->float_activations)
         return CPU_PATH_FLOAT;
-    return w->format == TD_FORMAT_AFFINE && w->bits == 4 ? CPU_PATH_Q4 : CPU_PATH_Q8;
+    if (c->dsp.dot_blocks[w->format])
+        return CPU_PATH_BLOCKS;
+    if (w->format == TD_FORMAT_AFFINE)
+        return w->bits == 4 ? CPU_PATH_Q4 : CPU_PATH_Q8;
+    return w->format == TD_FORMAT_MXFP4 ? CPU_PATH_Q8 : CPU_PATH_FLOAT;
 }
 
 /* ---- activations ---- */
 
+/* Form i is that of path CPU_PATH_Q4 + i, in slot CPU_SLOT_Q + i. */
+#define FORMS (CPU_PATH_COUNT - CPU_PATH_Q4)
+
 typedef struct quantize_job {
     td_cpu *c;
     const cpu_input *in;
-    uint8_t *q4, *q8;
+    uint8_t *q[FORMS];
 } quantize_job;
 
 static void quantize_row(void *arg, int row, int thread) {
@@ -52,23 +60,26 @@ static void quantize_row(void *arg, int row, int thread) {
     const cpu_input *in = j->in;
     const float *x = in->x + (size_t)row * in->n_in;
     (void)thread;
-    if (j->q4)
-        j->c->dsp.quantize_q4(j->q4 + (size_t)row * in->q_stride, x, in->n_in);
-    if (j->q8)
-        j->c->dsp.quantize_q8(j->q8 + (size_t)row * in->q_stride, x, in->n_in);
+    for (int f = 0; f < FORMS; f++)
+        if (j->q[f])
+            j->c->dsp.quantize(j->q[f] + (size_t)row * in->q_stride, x, in->n_in, (td_q_form)f);
 }
 
 bool cpu_input_prepare(td_cpu *c, cpu_input *in, const float *x, uint32_t n, uint32_t n_in, unsigned needs) {
     *in = (cpu_input){.x = x, .n = n, .n_in = n_in};
     in->q_stride = (size_t)n_in / 32 * c->dsp.q_bytes; /* a multiple of 32 where there are quantised weights */
     quantize_job j = {.c = c, .in = in};
-    if (needs & CPU_NEEDS(CPU_PATH_Q4) && !(j.q4 = cpu_scratch(c, CPU_SLOT_Q4, n, in->q_stride)))
-        return false;
-    if (needs & CPU_NEEDS(CPU_PATH_Q8) && !(j.q8 = cpu_scratch(c, CPU_SLOT_Q8, n, in->q_stride)))
-        return false;
-    in->q4 = j.q4;
-    in->q8 = j.q8;
-    if (!j.q4 && !j.q8)
+    bool any = false;
+    for (int f = 0; f < FORMS; f++) {
+        if (!(needs & CPU_NEEDS(CPU_PATH_Q4 + f)))
+            continue;
+        j.q[f] = cpu_scratch(c, (cpu_slot)(CPU_SLOT_Q + f), n, in->q_stride);
+        if (!j.q[f])
+            return false;
+        in->q[CPU_PATH_Q4 + f] = j.q[f];
+        any = true;
+    }
+    if (!any)
         return true;
     if ((uint64_t)n * n_in >= QUANTIZE_JOB)
         td_pool_run(c->pool, quantize_row, &j, (int)n);
@@ -79,14 +90,9 @@ bool cpu_input_prepare(td_cpu *c, cpu_input *in, const float *x, uint32_t n, uin
 }
 
 const void *cpu_input_row(const cpu_input *in, cpu_path path, uint32_t i) {
-    switch (path) {
-    case CPU_PATH_Q4:
-        return in->q4 + i * in->q_stride;
-    case CPU_PATH_Q8:
-        return in->q8 + i * in->q_stride;
-    default:
+    if (path == CPU_PATH_FLOAT)
         return in->x + (size_t)i * in->n_in;
-    }
+    return in->q[path] + i * in->q_stride;
 }
 
 /* ---- one tile ---- */
@@ -298,6 +304,8 @@ void cpu_product_tile(td_cpu *c, void *block, const td_matrix *w, uint32_t o0, u
     td_tile t = {.w = &rows, .y_stride = y_stride, .acc = block, .n_o = n_o};
     if (path == CPU_PATH_Q4)
         run_quantised(c->dsp.dot_q4, t, x, n, y);
+    else if (path == CPU_PATH_BLOCKS)
+        run_quantised(c->dsp.dot_blocks[w->format], t, x, n, y);
     else if (path == CPU_PATH_Q8 && w->format == TD_FORMAT_AFFINE && w->bits == 8)
         run_quantised(c->dsp.dot_q8, t, x, n, y);
     else if (path == CPU_PATH_Q8)
@@ -340,10 +348,10 @@ static void linear_tile(void *arg, int tile, int thread) {
 
 /* Row pointers for each form in use; false: no memory. */
 static bool point_at_rows(linear_job *j, const cpu_input *in, unsigned needs) {
-    const void **p = cpu_scratch(j->c, CPU_SLOT_ROWS, in->n, 3 * sizeof *p);
+    const void **p = cpu_scratch(j->c, CPU_SLOT_ROWS, in->n, CPU_PATH_COUNT * sizeof *p);
     if (!p)
         return false;
-    for (unsigned path = 0; path < 3; path++) {
+    for (unsigned path = 0; path < CPU_PATH_COUNT; path++) {
         if (!(needs & CPU_NEEDS(path)))
             continue;
         const void **rows = p + (size_t)path * in->n;

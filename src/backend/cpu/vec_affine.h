@@ -50,7 +50,8 @@
 #define MAX_ROWS_AT_A_TIME 8
 #define PANEL 1024 /* inputs whose scales are packed at a time */
 #define STRIP 512  /* inputs whose codes are */
-/* 32 activations. sum[i]: of scale*q from the start of the 32 << i inputs it lies in, up to and with these 32. */
+/* 32 activations. sum[i]: of scale*q from the start of the 32 << i inputs it lies in, up to and with these 32; in the
+ * form HALVES [1] and [2] are of the first and the last 16. */
 typedef struct q_block {
     int8_t q[32];
     float scale;

@@ -1,0 +1,215 @@
+/* test_blocks.c - products with GGUF blocks: the weights of the reference decoder, and the bits of a row whatever rides
+ * along.
+ *
+ * Activations are whole numbers up to 127 with one of 127 in every 32, so their quantisation is exact and only the
+ * roundings of float sums are left: at most four a group of 16, of magnitudes that stay below three times the row's
+ * largest weight times the activations of the group. A code that lands on the wrong activation, or a scale on the wrong
+ * group, is off by thousands of times that. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "backend/support_backend.h"
+#include "tensor/blocks.h"
+
+typedef struct kind {
+    const char *name;
+    td_format format;
+    bool integer;     /* multiplied as integers by the CPU backend */
+    uint8_t half[2];  /* places of f16 scales in a block */
+    uint8_t n_halves; /* 0: none */
+} kind;
+
+static const kind kinds[] = {
+    {"q4_0", TD_FORMAT_Q4_0, true, {0}, 1},        {"q8_0", TD_FORMAT_Q8_0, true, {0}, 1},
+    {"q4_k", TD_FORMAT_Q4_K, true, {0, 2}, 2},     {"q6_k", TD_FORMAT_Q6_K, true, {208}, 1},
+    {"q4_1", TD_FORMAT_Q4_1, false, {0, 2}, 2},    {"q5_0", TD_FORMAT_Q5_0, false, {0}, 1},
+    {"q5_1", TD_FORMAT_Q5_1, false, {0, 2}, 2},    {"iq4_nl", TD_FORMAT_IQ4_NL, false, {0}, 1},
+    {"q2_k", TD_FORMAT_Q2_K, false, {80, 82}, 2},  {"q3_k", TD_FORMAT_Q3_K, false, {108}, 1},
+    {"q5_k", TD_FORMAT_Q5_K, false, {0, 2}, 2},    {"iq4_xs", TD_FORMAT_IQ4_XS, false, {0}, 1},
+    {"iq2_xxs", TD_FORMAT_IQ2_XXS, false, {0}, 1},
+};
+#define N_KINDS (sizeof kinds / sizeof kinds[0])
+
+typedef struct matrix {
+    td_matrix m;
+    uint8_t *block;
+} matrix;
+
+/* Every byte drawn but the f16 scales, which are of either sign and no larger than 2^-7. An odd address, flush against
+ * the end of its memory. `fill` < 256: every byte of the codes and small scales is that. */
+static matrix matrix_new(bt_rng *r, const kind *k, uint32_t n_out, uint32_t n_in, unsigned fill) {
+    matrix x = {.m = {.name = k->name}};
+    td_error err;
+    if (td_matrix_layout(&x.m, k->format, 0, 0, 0, 1, n_out, n_in, &err) != TD_OK)
+        fail_msg("%s", err.message);
+    const size_t bytes = x.m.row_bytes * n_out, size = td_block_bytes(k->format);
+    x.block = malloc(bytes + 1);
+    assert_non_null(x.block);
+    uint8_t *p = x.block + 1;
+    for (size_t i = 0; i < bytes; i++)
+        p[i] = (uint8_t)(fill < 256 ? fill : bt_next(r));
+    for (size_t b = 0; b < bytes; b += size)
+        for (int h = 0; h < k->n_halves; h++) {
+            uint16_t d = td_f32_to_f16(bt_uniform(r) / 128);
+            memcpy(p + b + k->half[h], &d, 2);
+        }
+    x.m.data = p;
+    return x;
+}
+
+static float *floats(size_t n) {
+    float *p = malloc(n * sizeof *p);
+    assert_non_null(p);
+    return p;
+}
+
+/* Whole numbers in -127..127. */
+static void fill_whole(bt_rng *r, float *x, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        x[i] = i % 32 == 5 ? 127.0f : (float)(int)(bt_next(r) % 255) - 127.0f;
+}
+
+static void product(td_backend *be, const float *x, uint32_t n, const td_matrix *w, float *y) {
+    be->ops->linear(be, x, n, &(td_linear_out){w, y}, 1);
+    bt_wait(be);
+}
+
+static void check_rows(const char *what, const td_matrix *m, const float *x, uint32_t n, const float *y) {
+    float *row = floats(m->n_in);
+    for (uint32_t o = 0; o < m->n_out; o++) {
+        td_matrix_row_f32(m, o, row);
+        double top = 0;
+        for (uint32_t i = 0; i < m->n_in; i++)
+            top = fmax(top, fabs((double)row[i]));
+        for (uint32_t j = 0; j < n; j++) {
+            double want = 0, activity = 0;
+            for (uint32_t i = 0; i < m->n_in; i++) {
+                want += (double)row[i] * x[(size_t)j * m->n_in + i];
+                activity += fabs((double)x[(size_t)j * m->n_in + i]);
+            }
+            const double roundings = 4 * (m->n_in / 16.0 + 4);
+            bt_close(what, (size_t)j * m->n_out + o, y[(size_t)j * m->n_out + o], want,
+                     roundings * BT_EPS * 3 * top * activity + 1e-30);
+        }
+    }
+    free(row);
+}
+
+static void check(const kind *k, td_isa isa, uint32_t n, uint32_t n_out, uint32_t n_in, unsigned fill, bool fl) {
+    bt_rng r = {20261130 + n_in + n};
+    matrix w = matrix_new(&r, k, n_out, n_in, fill);
+    float *x = floats((size_t)n * n_in);
+    fill_whole(&r, x, (size_t)n * n_in);
+    if (fill < 256)
+        for (size_t i = 0; i < (size_t)n * n_in; i++)
+            x[i] = i / n_in % 2 ? -127.0f : 127.0f;
+    td_backend *be = bt_open(isa, 2, fl);
+    bt_guard y = bt_guard_new((size_t)n * n_out);
+    product(be, x, n, &w.m, y.y);
+    char what[96];
+    snprintf(what, sizeof what, "%s, %s, %u rows, %u x %u%s", k->name, bt_level_name(isa), n, n_out, n_in,
+             fl ? ", float activations" : "");
+    check_rows(what, &w.m, x, n, y.y);
+    bt_guard_free(&y);
+    td_backend_close(&be);
+    free(x);
+    free(w.block);
+}
+
+static uint32_t whole_blocks(const kind *k, uint32_t n_in) {
+    const uint32_t size = td_block_elements(k->format);
+    return (n_in + size - 1) / size * size;
+}
+
+static void every_format_meets_the_reference(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t n, n_out, n_in;
+    } shapes[] = {{1, 1, 32}, {2, 5, 96}, {1, 40, 544}, {4, 17, 768}, {5, 33, 1280}, {9, 7, 1568}, {17, 50, 256}};
+    for (const td_isa *isa = bt_levels(); *isa; isa++)
+        for (size_t k = 0; k < N_KINDS; k++)
+            for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
+                for (int fl = 0; fl <= kinds[k].integer; fl++)
+                    check(&kinds[k], *isa, shapes[s].n, shapes[s].n_out, whole_blocks(&kinds[k], shapes[s].n_in), 256,
+                          fl != 0);
+}
+
+/* Largest and smallest codes against largest activations of one sign: no integer sum may saturate. */
+static void extremes_do_not_saturate(void **state) {
+    (void)state;
+    static const unsigned fills[] = {0x00, 0xFF, 0x80, 0x7F};
+    for (const td_isa *isa = bt_levels(); *isa; isa++)
+        for (size_t k = 0; k < N_KINDS; k++)
+            for (size_t f = 0; kinds[k].integer && f < 4; f++)
+                check(&kinds[k], *isa, 2, 3, 1024, fills[f], false);
+}
+
+#define ALL_ROWS 67
+
+static void rows_keep_their_bits(void **state) {
+    (void)state;
+    for (const td_isa *isa = bt_levels(); *isa; isa++)
+        for (size_t k = 0; k < N_KINDS; k++) {
+            enum { N_OUT = 37 };
+            bt_rng r = {77};
+            const uint32_t n_in = whole_blocks(&kinds[k], kinds[k].integer ? 1504 : 96);
+            matrix w = matrix_new(&r, &kinds[k], N_OUT, n_in, 256);
+            float *x = floats((size_t)ALL_ROWS * n_in), *want = floats(ALL_ROWS * N_OUT), *y = floats(ALL_ROWS * N_OUT);
+            bt_fill(&r, x, (size_t)ALL_ROWS * n_in);
+            for (int threads = 1; threads <= 3; threads++) {
+                td_backend *be = bt_open(*isa, threads, false);
+                product(be, x, ALL_ROWS, &w.m, threads == 1 ? want : y);
+                if (threads > 1)
+                    bt_same_bits(kinds[k].name, y, want, ALL_ROWS * N_OUT);
+                for (uint32_t n = 1; n <= 17; n++) {
+                    product(be, x + (size_t)n * 2 * n_in, n, &w.m, y);
+                    bt_same_bits(kinds[k].name, y, want + (size_t)n * 2 * N_OUT, (size_t)n * N_OUT);
+                }
+                td_backend_close(&be);
+            }
+            free(x);
+            free(want);
+            free(y);
+            free(w.block);
+        }
+}
+
+static void chosen_rows_have_the_bits_of_the_product(void **state) {
+    (void)state;
+    enum { N_IN = 512, N_OUT = 70, N = 45 };
+    for (const td_isa *isa = bt_levels(); *isa; isa++)
+        for (size_t k = 0; k < N_KINDS; k++) {
+            bt_rng r = {5};
+            matrix w = matrix_new(&r, &kinds[k], N_OUT, N_IN, 256);
+            float x[N_IN], all[N_OUT], y[N];
+            int32_t id[N];
+            bt_fill(&r, x, N_IN);
+            for (int i = 0; i < N; i++)
+                id[i] = (int32_t)(bt_next(&r) % N_OUT);
+            td_backend *be = bt_open(*isa, 2, false);
+            product(be, x, 1, &w.m, all);
+            be->ops->rows_dot(be, y, x, &w.m, id, N);
+            bt_wait(be);
+            for (int i = 0; i < N; i++)
+                bt_same_bits(kinds[k].name, &y[i], &all[id[i]], 1);
+            td_backend_close(&be);
+            free(w.block);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_format_meets_the_reference),
+        cmocka_unit_test(extremes_do_not_saturate),
+        cmocka_unit_test(rows_keep_their_bits),
+        cmocka_unit_test(chosen_rows_have_the_bits_of_the_product),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
