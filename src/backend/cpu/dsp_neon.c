@@ -23,11 +23,10 @@
 static const uint8_t pairs_apart[16] = {0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15};
 static const uint8_t pairs_spread[16] = {0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3};
 
+/* Eight bytes are loaded, which every q_block has from any of its fours on. */
 INLINE vi spread_four(const int8_t *q) {
-    uint32_t four;
-    memcpy(&four, q, sizeof four);
-    const uint8x16_t bytes = vreinterpretq_u8_u32(vsetq_lane_u32(four, vdupq_n_u32(0), 0));
-    return vreinterpretq_u32_u8(vqtbl1q_u8(bytes, vld1q_u8(pairs_spread)));
+    const int8x16_t bytes = vcombine_s8(vld1_s8(q), vdup_n_s8(0));
+    return vreinterpretq_u32_s8(vqtbl1q_s8(bytes, vld1q_u8(pairs_spread)));
 }
 
 INLINE vi dot_step(vi sum, vi w, vi x, const int bits) {

@@ -10,16 +10,16 @@
 
 #include "backend/cpu/affine_neon.h"
 
+/* sdot takes four bytes for all of its lanes from one place in a register: nothing to spread. Eight are loaded, which
+ * every q_block has from any of its fours on. */
 INLINE vi spread_four(const int8_t *q) {
-    uint32_t four;
-    memcpy(&four, q, sizeof four);
-    return vdupq_n_u32(four);
+    return vreinterpretq_u32_s8(vcombine_s8(vld1_s8(q), vdup_n_s8(0)));
 }
 
 INLINE vi dot_step(vi sum, vi w, vi x, const int bits) {
     (void)bits;
-    return vreinterpretq_u32_s32(
-        vdotq_s32(vreinterpretq_s32_u32(sum), vreinterpretq_s8_u32(w), vreinterpretq_s8_u32(x)));
+    const int8x8_t four = vget_low_s8(vreinterpretq_s8_u32(x));
+    return vreinterpretq_u32_s32(vdotq_lane_s32(vreinterpretq_s32_u32(sum), vreinterpretq_s8_u32(w), four, 0));
 }
 
 INLINE vf dot_end(vi sum, const int bits) {
