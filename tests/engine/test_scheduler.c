@@ -60,6 +60,8 @@ typedef struct ask {
     char message[500];
     uint64_t order;      /* among those that ended */
     size_t cancel_after; /* pieces; 0: never */
+    td_scheduler *by_id; /* where it cancels itself, once it knows its id */
+    uint64_t id;
     bool refuses;
     size_t unwanted_after; /* is_wanted turns false after so many questions; 0: never */
     size_t questions;
@@ -116,6 +118,8 @@ static bool on_text(void *user, const td_piece *p) {
         }
         a->tokens[a->n_tokens++] = p->tokens[i];
     }
+    if (a->by_id && a->id)
+        td_scheduler_cancel(a->by_id, a->id);
     bool more = ok && !a->refuses && (!a->cancel_after || a->n_pieces < a->cancel_after);
     pthread_mutex_unlock(&a->lock);
     return more;
@@ -201,8 +205,10 @@ static void mixed(ask *a, td_engine *e, size_t i) {
     ask_open(a, e, text, 1 + (uint32_t)(i * 7 % 40));
     a->q.sampling.temperature = i % 2 ? 0.8f : 0;
     a->q.sampling.seed = i;
-    if (i % 3 == 1)
-        a->q.sampling.repetition_penalty = 1.1f;
+    if (i % 3 == 1) {
+        a->q.sampling.repetition_penalty = 1.3f;
+        a->q.sampling.frequency_penalty = 0.5f;
+    }
     a->q.num_mtp_tokens = i % 4 == 0 ? -1 : (int)(i % 4);
     a->q.ignore_eos = i % 3 == 0;
     if (i % 5 == 2) {
@@ -303,10 +309,13 @@ static void one_who_leaves_disturbs_nobody(void **state) {
             a[i].cancel_after = 1 + i % 4;
         if (i % 3 == 1)
             a[i].unwanted_after = 1 + i;
+        a[i].by_id = i % 6 == 2 ? s : NULL; /* under way */
         id[i] = submit(s, &a[i], i);
+        pthread_mutex_lock(&a[i].lock);
+        a[i].id = id[i];
+        pthread_mutex_unlock(&a[i].lock);
     }
-    for (size_t i = 2; i < N_REQUESTS; i += 6)
-        td_scheduler_cancel(s, id[i]);
+    td_scheduler_cancel(s, id[N_REQUESTS - 4]); /* perhaps still waiting */
     td_scheduler_cancel(s, 123456789);
     for (size_t i = 0; i < N_REQUESTS; i++) {
         ask_wait(&a[i]);
@@ -472,7 +481,7 @@ static void streams_flow_while_a_prompt_is_read(void **state) {
 /* Log-probabilities do not depend on drafting, and are those of a softmax. */
 static void log_probabilities_are_those_of_plain_decoding(void **state) {
     (void)state;
-    td_engine *e = open_engine(4, 0);
+    td_engine *e = open_drafting(4, 0, true);
     td_scheduler *s = open_scheduler(e, 0, 0);
     ask a[3];
     for (int i = 0; i < 3; i++) {
@@ -483,6 +492,9 @@ static void log_probabilities_are_those_of_plain_decoding(void **state) {
     }
     for (int i = 0; i < 3; i++)
         ask_wait(&a[i]);
+    td_scheduler_stats st;
+    td_scheduler_describe(s, &st);
+    assert_true(st.accepted > 0);
     assert_true(a[0].n_tokens > 10);
     for (size_t t = 0; t < a[0].n_tokens; t++) {
         assert_true(a[0].own[t] <= 0 && a[0].own[t] > -20);
