@@ -13,7 +13,7 @@ const executablePath = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/
 describe("the chat page", { skip: executablePath ? false : "no Chromium here" }, () => {
   let server, browser, profile, page, problems, strangers;
   before(async () => {
-    server = await startServer({ args: ["--num-mtp-tokens", "4"] });
+    server = await startServer({ args: ["--num-mtp-tokens", "4", "--mtp-fixed"] }); // drafts whether they pay or not: a test has no clock
     profile = mkdtempSync(join(tmpdir(), "tandem-page-"));
     browser = await chromium.launchPersistentContext(profile, {
       executablePath, headless: true,
