@@ -348,7 +348,8 @@ static void run_attention(void *arg) {
 #define PAGE_TOKENS 64
 
 /* One layer, 8 query heads on 1 KV head, bf16. */
-static void bench_attention(td_backend *be, const options *o, uint32_t head_dim, uint32_t n, uint32_t context) {
+static void bench_attention(td_backend *be, const options *o, uint32_t head_dim, uint32_t n, uint32_t context,
+                            double bandwidth) {
     const size_t part = (size_t)PAGE_TOKENS * head_dim * 2, n_pages = (context + PAGE_TOKENS - 1) / PAGE_TOKENS;
     td_kv_layer layer = {.n_kv_heads = 1, .head_dim = head_dim, .k_offset = 0, .v_offset = part};
     td_kv_layout layout = {.type = TD_KV_BF16, .page_tokens = PAGE_TOKENS, .n_groups = 1, .n_layers = 1};
@@ -376,9 +377,11 @@ static void bench_attention(td_backend *be, const options *o, uint32_t head_dim,
                     .layout = &layout,
                     .layer = &layer}};
     timing m = measure(run_attention, &t, o->seconds);
-    printf("  head %u, %u rows, context %u: %.3f ms, %.1f GB/s of KV, %.0f GMAC/s (spread %.0f %%)\n", head_dim, n,
-           context, m.best * 1e3, (double)context * head_dim * 4 / m.best * 1e-9,
-           2.0 * n * 8 * head_dim * context / m.best * 1e-9, m.spread * 100);
+    printf("  head %u, %u rows, context %u: %.3f ms, %.1f GB/s of KV, %.0f GMAC/s, %.2f x its KV bytes over bandwidth "
+           "(spread %.0f %%)\n",
+           head_dim, n, context, m.best * 1e3, (double)context * head_dim * 4 / m.best * 1e-9,
+           2.0 * n * 8 * head_dim * context / m.best * 1e-9, m.best * bandwidth / ((double)context * head_dim * 4),
+           m.spread * 100);
     for (size_t i = 0; i < n_pages; i++)
         td_free_aligned(page[i]);
     td_free(page);
@@ -437,12 +440,15 @@ int main(int argc, char **argv) {
                 bench_format(&formats[i], &o, be, bandwidth);
     if (!o.only || strcmp(o.only, "attention") == 0) {
         printf("attention, 8 heads on 1 KV head, bf16, %s\n", td_backend_cpu_isa(be));
-        for (uint32_t head_dim = 256; head_dim <= 512; head_dim *= 2)
+        for (uint32_t head_dim = 256; head_dim <= 512; head_dim *= 2) {
             for (uint32_t context = 512; context <= 8192; context *= 4) {
-                bench_attention(be, &o, head_dim, 1, context);
-                bench_attention(be, &o, head_dim, 4, context);
-                bench_attention(be, &o, head_dim, 256, context);
+                bench_attention(be, &o, head_dim, 1, context, bandwidth);
+                bench_attention(be, &o, head_dim, 4, context, bandwidth);
+                bench_attention(be, &o, head_dim, 256, context, bandwidth);
             }
+            for (uint32_t n = 1; n <= 8; n *= 2)
+                bench_attention(be, &o, head_dim, n, 40960, bandwidth);
+        }
     }
     td_backend_close(&be);
     return 0;

@@ -2,7 +2,11 @@
  *
  * A score is one accumulator over the head's dimensions, reduced together with those of three neighbouring keys; a
  * mixed output is one chain of fused multiply-adds over the keys in order. A masked key has weight zero, and adding
- * zero times a value leaves a sum as it is, so whether a key outside a row's window is visited does not matter. */
+ * zero times a value leaves a sum as it is, so whether a key outside a row's window is visited does not matter.
+ *
+ * Keys and values have been converted to floats when a kernel gets them; while it works through a block it requests the
+ * raw rows of the next one from memory, a few columns at a time: conversion alone reads in bursts, between which memory
+ * would be idle. */
 #ifndef TD_BACKEND_CPU_VEC_ATTENTION_H
 #define TD_BACKEND_CPU_VEC_ATTENTION_H
 
@@ -10,7 +14,16 @@
 
 #include "backend/cpu/vec_math.h"
 
-INLINE void score_tile(float *s, size_t s_stride, const float *q, const float *k, size_t stride, const int NQ) {
+/* Requests the part of a line that columns [c, c + n) of a row of bf16 lie in, once for each line. */
+INLINE void request_columns(const uint8_t *row, size_t c, size_t n) {
+#pragma GCC unroll 4
+    for (size_t i = 0; i < n; i += LANES)
+        if ((c + i) % 32 == 0)
+            __builtin_prefetch(row + 2 * (c + i));
+}
+
+INLINE void score_tile(float *s, size_t s_stride, const float *q, const float *k, size_t stride, td_kv_ahead ahead,
+                       const int NQ) {
     vf acc[4][4];
 #pragma GCC unroll 4
     for (int i = 0; i < NQ; i++)
@@ -22,6 +35,10 @@ INLINE void score_tile(float *s, size_t s_stride, const float *q, const float *k
 #pragma GCC unroll 4
         for (int j = 0; j < 4; j++)
             kv[j] = vf_load(k + (size_t)j * stride + c);
+        if (ahead.row)
+#pragma GCC unroll 4
+            for (size_t j = 0; j < 4; j++)
+                request_columns(ahead.row + j * ahead.stride, c, LANES);
 #pragma GCC unroll 4
         for (int i = 0; i < NQ; i++) {
             vf qv = vf_load(q + (size_t)i * stride + c);
@@ -35,15 +52,24 @@ INLINE void score_tile(float *s, size_t s_stride, const float *q, const float *k
         vf_sum4(s + (size_t)i * s_stride, acc[i][0], acc[i][1], acc[i][2], acc[i][3]);
 }
 
+/* The first queries' tiles request the keys ahead. */
+INLINE void score_queries(float *s, size_t s_stride, const float *q, const float *k, uint32_t n_k, size_t stride,
+                          td_kv_ahead ahead, const int NQ) {
+    for (uint32_t j = 0; j < n_k; j += 4) {
+        score_tile(s + j, s_stride, q, k + j * stride, stride, ahead, NQ);
+        if (ahead.row)
+            ahead.row += 4 * ahead.stride;
+    }
+}
+
 static void attention_score(float *s, size_t s_stride, const float *q, uint32_t n_q, const float *k, uint32_t n_k,
-                            size_t stride) {
+                            size_t stride, td_kv_ahead ahead) {
+    const td_kv_ahead none = {NULL, 0};
     uint32_t i = 0;
     for (; i + VF_TILE_Q <= n_q; i += VF_TILE_Q)
-        for (uint32_t j = 0; j < n_k; j += 4)
-            score_tile(s + i * s_stride + j, s_stride, q + i * stride, k + j * stride, stride, VF_TILE_Q);
+        score_queries(s + i * s_stride, s_stride, q + i * stride, k, n_k, stride, i == 0 ? ahead : none, VF_TILE_Q);
     for (; i < n_q; i++)
-        for (uint32_t j = 0; j < n_k; j += 4)
-            score_tile(s + i * s_stride + j, s_stride, q + i * stride, k + j * stride, stride, 1);
+        score_queries(s + i * s_stride, s_stride, q + i * stride, k, n_k, stride, i == 0 ? ahead : none, 1);
 }
 
 /* Lanes of the vector at `at` that fall into [a, b). */
@@ -75,7 +101,7 @@ static void attention_softmax(float *s, uint32_t n, uint32_t a, uint32_t b, floa
 }
 
 INLINE void mix_tile(float *out, const float *p, size_t p_stride, const float *v, uint32_t n_k, size_t stride,
-                     const int NQ, const int NV) {
+                     td_kv_ahead ahead, size_t column, const int NQ, const int NV) {
     vf acc[4][4];
 #pragma GCC unroll 4
     for (int i = 0; i < NQ; i++)
@@ -87,6 +113,8 @@ INLINE void mix_tile(float *out, const float *p, size_t p_stride, const float *v
 #pragma GCC unroll 4
         for (int c = 0; c < NV; c++)
             vv[c] = vf_load(v + j * stride + (size_t)c * LANES);
+        if (ahead.row)
+            request_columns(ahead.row + j * ahead.stride, column, (size_t)NV * LANES);
 #pragma GCC unroll 4
         for (int i = 0; i < NQ; i++) {
             vf pv = vf_set1(p[(size_t)i * p_stride + j]);
@@ -103,21 +131,22 @@ INLINE void mix_tile(float *out, const float *p, size_t p_stride, const float *v
 }
 
 INLINE void mix_queries(float *out, const float *p, size_t p_stride, const float *v, uint32_t n_k, size_t stride,
-                        const int NQ) {
+                        td_kv_ahead ahead, const int NQ) {
     size_t c = 0;
     for (; c + VF_TILE_V * LANES <= stride; c += VF_TILE_V * LANES)
-        mix_tile(out + c, p, p_stride, v + c, n_k, stride, NQ, VF_TILE_V);
+        mix_tile(out + c, p, p_stride, v + c, n_k, stride, ahead, c, NQ, VF_TILE_V);
     for (; c < stride; c += LANES)
-        mix_tile(out + c, p, p_stride, v + c, n_k, stride, NQ, 1);
+        mix_tile(out + c, p, p_stride, v + c, n_k, stride, ahead, c, NQ, 1);
 }
 
 static void attention_mix(float *out, uint32_t n_q, const float *p, size_t p_stride, const float *v, uint32_t n_k,
-                          size_t stride) {
+                          size_t stride, td_kv_ahead ahead) {
+    const td_kv_ahead none = {NULL, 0};
     uint32_t i = 0;
     for (; i + VF_TILE_Q <= n_q; i += VF_TILE_Q)
-        mix_queries(out + i * stride, p + i * p_stride, p_stride, v, n_k, stride, VF_TILE_Q);
+        mix_queries(out + i * stride, p + i * p_stride, p_stride, v, n_k, stride, i == 0 ? ahead : none, VF_TILE_Q);
     for (; i < n_q; i++)
-        mix_queries(out + i * stride, p + i * p_stride, p_stride, v, n_k, stride, 1);
+        mix_queries(out + i * stride, p + i * p_stride, p_stride, v, n_k, stride, i == 0 ? ahead : none, 1);
 }
 
 static void attention_fold(float *o, float a, const float *x, float b, uint32_t n) {
