@@ -97,6 +97,54 @@ static void sampling_with_chat_defaults_drafts_nearly_as_well(void **state) {
     td_engine_close(&e);
 }
 
+/* Requirement 29, of tokens: whatever stop string ends an answer, also inside a run of accepted drafts, nothing behind
+ * it is an answer's token, and none of its drafts counts as accepted. */
+static void a_stop_string_ends_the_count_too(void **state) {
+    (void)state;
+    td_engine_options o = pair_options();
+    o.num_mtp_tokens = 8;
+    o.mtp_fixed = true;
+    td_engine *e = open_engine(&o);
+    td_session *session;
+    td_request q = td_request_default();
+    td_token *prompt;
+    td_result all, r[2];
+    ASSERT_OK(td_session_open(&session, e, err));
+    ASSERT_OK(td_engine_tokenize(e, openings[1], strlen(openings[1]), true, false, &prompt, &q.n_prompt, err));
+    q.prompt = prompt;
+    q.max_tokens = 60;
+    q.ignore_eos = true;
+    ASSERT_OK(td_session_generate(session, &q, &all, err));
+    uint64_t inside = 0; /* answers that end with an accepted draft */
+    for (size_t at = 2; at + 3 < all.n_text && at < 120; at += 3) {
+        char stop[4] = "";
+        const char *const stops[] = {stop};
+        memcpy(stop, all.text + at, 3);
+        q.stop = stops;
+        q.n_stop = 1;
+        for (int with = 0; with < 2; with++) {
+            q.no_mtp = !with;
+            ASSERT_OK(td_session_generate(session, &q, &r[with], err));
+            assert_int_equal(r[with].finish, TD_FINISH_STOP);
+            assert_int_equal(r[with].n_text, strstr(all.text, stop) - all.text);
+        }
+        assert_int_equal(r[1].n_tokens, r[0].n_tokens);
+        assert_memory_equal(r[1].tokens, r[0].tokens, r[0].n_tokens * sizeof *r[0].tokens);
+        uint64_t accepted = 0;
+        for (int i = 0; i < TD_MAX_DRAFT; i++)
+            accepted += r[1].accepted_at[i];
+        assert_true(r[1].rounds + accepted == r[1].n_tokens || r[1].rounds + accepted == r[1].n_tokens + 1);
+        inside += r[1].rounds + accepted > r[1].n_tokens;
+        td_result_free(&r[0]);
+        td_result_free(&r[1]);
+    }
+    assert_true(inside >= 3);
+    td_result_free(&all);
+    td_tokens_free(prompt);
+    td_session_close(&session);
+    td_engine_close(&e);
+}
+
 /* ---- through the scheduler ---- */
 
 typedef struct waiter {
@@ -259,17 +307,28 @@ static void closing_an_engine_frees_its_drafter(void **state) {
     }
 }
 
-/* Requirement 46: a limit that holds the trunk does not hold it with its drafter, and the message says both. */
+static td_memory_plan plan_of(const td_engine_options *o) {
+    td_engine *e = open_engine(o);
+    td_memory_plan plan = td_engine_describe(e)->memory;
+    td_engine_close(&e);
+    return plan;
+}
+
+/* Requirement 46: a limit that holds the trunk does not hold it with its drafter, and the message says both. What the
+ * drafter works in is counted, for each place, and so are the rows that are verified at once. */
 static void the_memory_plan_counts_the_drafter(void **state) {
     (void)state;
     td_engine_options o = pair_options(), plain = pair_options();
     plain.assistant = NULL;
-    td_engine *e = open_engine(&o), *p = open_engine(&plain);
-    td_memory_plan with = td_engine_describe(e)->memory, without = td_engine_describe(p)->memory;
+    td_engine *e;
+    td_memory_plan with = plan_of(&o), without = plan_of(&plain);
     assert_true(with.drafter > (uint64_t)1 << 20);
     assert_int_equal(without.drafter, 0);
-    td_engine_close(&e);
-    td_engine_close(&p);
+    td_engine_options many = o, deep = o;
+    many.parallel = 8;
+    assert_true(plan_of(&many).drafter > with.drafter);
+    deep.num_mtp_tokens = 16;
+    assert_true(plan_of(&deep).scratch > with.scratch);
     o.memory_limit = with.weights + with.kv + with.scratch + with.drafter - 1;
     assert_int_equal(td_engine_open(&e, &o, err), TD_E_LIMIT);
     assert_non_null(strstr(error.message, "drafter"));
@@ -345,6 +404,7 @@ static void a_drafter_that_cannot_draft_is_not_left_idle(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sampling_with_chat_defaults_drafts_nearly_as_well),
+        cmocka_unit_test(a_stop_string_ends_the_count_too),
         cmocka_unit_test(idle_places_take_nothing_from_a_single_request),
         cmocka_unit_test(a_large_context_with_many_places_serves_a_short_prompt),
         cmocka_unit_test(memory_is_flat_over_many_requests),
