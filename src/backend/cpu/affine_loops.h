@@ -147,7 +147,7 @@ INLINE void pack_all_scales(uint8_t *to, const td_matrix *w, const lane_rows *l,
 /* Of LANES outputs. */
 typedef struct packed_panel {
     uint8_t scales[(PANEL / 32 + LANES) * 2 * VECTOR_BYTES];
-    uint8_t codes[STRIP / 32 * CODE_BYTES(8)];
+    uint8_t codes[STRIP(8) / 32 * CODE_BYTES(8)];
 } packed_panel;
 
 /* A strip of a panel: `blocks` blocks from input k on, in groups of 32 << shift inputs. */
@@ -281,10 +281,11 @@ INLINE void request_scales(const td_matrix *w, const lane_rows *l, uint32_t n, u
     }
 }
 
-/* Where the weights lie that will be needed PREFETCH_BYTES after those at byte `at` of outputs [o, o + n): further
- * along the same rows, which have `row` bytes, or in the rows that follow. */
-INLINE const uint8_t *weights_ahead(const td_matrix *w, uint32_t o, uint32_t n, size_t at, size_t row) {
-    for (at += PREFETCH_BYTES / n; at >= row; at -= row)
+/* Where the weights lie that will be needed `ahead` bytes after those at byte `at` of outputs [o, o + n): further along
+ * the same rows, which have `row` bytes, or in the rows that follow. */
+INLINE const uint8_t *weights_ahead(const td_matrix *w, uint32_t o, uint32_t n, size_t at, size_t row,
+                                    const uint32_t ahead) {
+    for (at += ahead / n; at >= row; at -= row)
         o += n;
     return w->data + o * w->row_bytes + at;
 }
@@ -315,10 +316,10 @@ INLINE void dot_panel(const td_tile *t, packed_panel *p, float *acc, const lane_
     for (int v = 0; v < NV; v++)
         pack_all_scales(p[v].scales, w, l + v, g0, g1, bits);
     for (s.k = k0; s.k < k1; s.k += s.blocks * 32) {
-        s.blocks = (k1 - s.k < STRIP ? k1 - s.k : STRIP) / 32;
+        s.blocks = (k1 - s.k < STRIP(bits) ? k1 - s.k : STRIP(bits)) / 32;
         for (int v = 0; v < NV; v++)
             pack_codes(p[v].codes, l + v, s.k, s.k + s.blocks * 32, bits);
-        s.next = weights_ahead(w, o, NV * LANES, s.k * (size_t)bits / 8, w->n_in * (size_t)bits / 8);
+        s.next = weights_ahead(w, o, NV * LANES, s.k * (size_t)bits / 8, w->n_in * (size_t)bits / 8, PREFETCH_BYTES);
         for (uint32_t r = 0, n; r < t->n_r; r += n, s.next = NULL) {
             n = rows_of_a_call(t->n_r - r);
             multiply[n - 1](acc + ACC(r, 0), p, t->x + r, &s);

@@ -4,10 +4,11 @@
  * row bytes is transposed whole, scales and all, and taken apart afterwards: in lanes of 32 bits that is the same
  * shifts and masks for every output, so the scales cost no gathering, and one text serves all levels. What a block is
  * then made of are codes of 4 bits (read from where they lie) or of 8, and a scale and a bias for 32 inputs, or 16:
- *     32:  y = (y + s * (isum * sx)) + b * xsum                  Q4_0: s = d, b = -8d.  Q4_K: s = d*scale, b =
- * -dmin*min 16:  t = isum_0 * s_0;  t = t + isum_1 * s_1;  y = ((y + sx * t) + b_0 * xsum_0) + b_1 * xsum_1 Levels that
- * multiply unsigned codes only take Q8_0 plus 128 and Q6_K as it lies, and b makes up for it; those with FLIP take them
- * signed and leave b out.
+ *     32:  y = (y + s * (isum * sx)) + b * xsum      Q4_0: s = d, b = -8d.  Q4_K: s = d*scale, b = -dmin*min
+ *     16:  t = isum_0 * s_0;  t = t + isum_1 * s_1;  y = ((y + sx * t) + b_0 * xsum_0) + b_1 * xsum_1
+ *
+ * Levels that multiply unsigned codes only take Q8_0 plus 128 and Q6_K as it lies, and b makes up for it; those with
+ * FLIP take them signed and leave b out.
  *
  * A level defines beside what affine_loops.h needs: half_low(v), the low halves (f16) of each dword as floats. */
 #ifndef TD_BACKEND_CPU_BLOCK_LOOPS_H
@@ -30,6 +31,9 @@ enum { BLOCK_Q4_0, BLOCK_Q8_0, BLOCK_Q4_K, BLOCK_Q6_K };
 #define BLOCK_INPUTS(kind) ((kind) == BLOCK_Q4_K || (kind) == BLOCK_Q6_K ? 256u : 32u)
 #define BLOCK_BYTES(kind) ((kind) == BLOCK_Q4_0 ? 18u : (kind) == BLOCK_Q8_0 ? 34u : (kind) == BLOCK_Q4_K ? 144u : 210u)
 #define BLOCK_STRIP(kind) ((kind) == BLOCK_Q6_K ? 256u : 512u)
+
+/* As PREFETCH_BYTES; the requests of a row come together here, and want to be further ahead. */
+#define BLOCK_PREFETCH_BYTES 24576
 
 /* Of LANES outputs: transposed dwords of a strip, codes where they were unpacked to bytes, scales and biases. */
 typedef struct block_panel {
@@ -68,6 +72,7 @@ INLINE void take_pair(block_panel *p, uint32_t pair, const uint32_t n, const int
     set_scale(p, 2 * pair + 1, d1, vf_mul(d1, offset));
     const uint32_t turn = kind == BLOCK_Q8_0 && FLIP == 0 ? 0x80808080 : 0; /* signed to unsigned */
     v32 low = first;
+#pragma GCC unroll 8
     for (uint32_t i = 0; i < n; i++) {
         const v32 high = dword(raw, i + 1);
         set_dword(raw, i, (low >> 16 | high << 16) ^ turn);
@@ -81,6 +86,7 @@ INLINE void take_q4_k(block_panel *p, uint32_t block) {
     const uint8_t *raw = p->raw + block * 36 * VECTOR_BYTES;
     const v32 head = dword(raw, 0), low = dword(raw, 1), mid = dword(raw, 2), high = dword(raw, 3);
     const vf d = half_low((vi)head), dmin = vf_sub(vf_zero(), half_low((vi)(head >> 16)));
+#pragma GCC unroll 4
     for (uint32_t j = 0; j < 4; j++) {
         const uint32_t s = 8 * j;
         set_scale(p, 8 * block + j, vf_mul(d, integers(low >> s & 63)), vf_mul(dmin, integers(mid >> s & 63)));
@@ -92,6 +98,7 @@ INLINE void take_q4_k(block_panel *p, uint32_t block) {
 
 INLINE void take_q6_k(block_panel *p) {
     const vf d = half_low((vi)dword(p->raw, 52)), offset = vf_set1(-32);
+#pragma GCC unroll 16
     for (uint32_t j = 0; j < 16; j++) {
         const vs32 scale = (vs32)(dword(p->raw, 48 + j / 4) << (24 - 8 * (j % 4))) >> 24;
         const vf s = vf_mul(d, integers((v32)scale));
@@ -112,15 +119,15 @@ INLINE void take_q6_k(block_panel *p) {
         }
 }
 
-/* `blocks` groups of 32 inputs from byte `at` of the rows on. */
-INLINE void pack_blocks(block_panel *p, const lane_rows *l, size_t at, uint32_t blocks, const int kind) {
-    const uint32_t end = blocks * 32 / BLOCK_INPUTS(kind) * BLOCK_BYTES(kind);
-    uint8_t *to = p->raw;
-    for (uint32_t i = 0; i < end; i += VECTOR_BYTES, to += LANES * VECTOR_BYTES) {
-        if (i + VECTOR_BYTES <= end)
-            pack_vector(to, l, at + i, VECTOR_BYTES, 4);
+/* `blocks` groups of 32 inputs from byte `at` of the rows on, which have `row` bytes. Loads may reach past the strip,
+ * but not past the row. */
+INLINE void pack_blocks(block_panel *p, const lane_rows *l, size_t at, size_t row, uint32_t blocks, const int kind) {
+    const size_t end = at + (size_t)(blocks * 32 / BLOCK_INPUTS(kind) * BLOCK_BYTES(kind));
+    for (uint8_t *to = p->raw; at < end; at += VECTOR_BYTES, to += LANES * VECTOR_BYTES) {
+        if (at + VECTOR_BYTES <= row)
+            pack_vector(to, l, at, VECTOR_BYTES, 4);
         else
-            pack_vector(to, l, at + i, end - i, 4);
+            pack_vector(to, l, at, (uint32_t)(row - at), 4);
     }
     switch (kind) {
     case BLOCK_Q4_0:
@@ -236,6 +243,12 @@ INLINE void block_of_16(vf sum[MAX_ROWS_AT_A_TIME][VECTORS], const block_panel *
             sum[r][v] = vf_fma(t[r][v], vf_set1(x[r][b].scale), sum[r][v]);
 }
 
+INLINE void request_row(const uint8_t *p, const uint32_t bytes) {
+#pragma GCC unroll 10
+    for (uint32_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(p + i);
+}
+
 INLINE void multiply_blocks(float *acc, const block_panel *p, const void *const *x, const block_strip *at,
                             const int kind, const int NV, const int NR) {
     const q_block *xb[MAX_ROWS_AT_A_TIME];
@@ -247,19 +260,13 @@ INLINE void multiply_blocks(float *acc, const block_panel *p, const void *const 
         for (int v = 0; v < NV; v++)
             sum[r][v] = at->k == 0 ? vf_zero() : vf_load(acc + ACC(r, v));
     }
-    /* Requests run over the rows line by line; a block's share of them is rounded up. */
-    const uint32_t share = (uint32_t)NV * LANES * (BLOCK_BYTES(kind) * 32 / BLOCK_INPUTS(kind) + 1) / 64 + 1;
+    /* The requests of a strip, spread over its blocks: all lines of a row at once. */
+    const uint32_t blocks = BLOCK_STRIP(kind) / 32, rows = ((uint32_t)NV * LANES + blocks - 1) / blocks;
     const uint8_t *next = at->next;
-    uint32_t row = 0;
     for (uint32_t b = 0; b < at->blocks; b++) {
         if (next)
-            for (uint32_t i = 0; i < share; i++, next += at->row_bytes) {
-                __builtin_prefetch(next);
-                if (++row == (uint32_t)NV * LANES) {
-                    next += 64 - row * at->row_bytes;
-                    row = 0;
-                }
-            }
+            for (uint32_t i = 0; i < rows; i++, next += at->row_bytes)
+                request_row(next, BLOCK_STRIP(kind) / BLOCK_INPUTS(kind) * BLOCK_BYTES(kind));
         if (BLOCK_GROUP(kind) == 32)
             block_of_32(sum, p, b, xb, kind, NV, NR);
         else
@@ -301,6 +308,7 @@ INLINE void dot_block_outputs(const td_tile *t, lane_rows *l, uint32_t o, uint32
     block_panel *p = (block_panel *)(void *)t->acc;
     float *acc = (float *)(void *)(p + VECTORS);
     const td_matrix *w = t->w;
+    const size_t row = w->n_in / BLOCK_INPUTS(kind) * (size_t)BLOCK_BYTES(kind);
     block_strip s = {.row_bytes = w->row_bytes};
     for (uint32_t v = 0; v < (uint32_t)NV; v++)
         l[v].codes = w->data + (o + v * LANES) * w->row_bytes;
@@ -308,8 +316,8 @@ INLINE void dot_block_outputs(const td_tile *t, lane_rows *l, uint32_t o, uint32
         const size_t at = (size_t)s.k / BLOCK_INPUTS(kind) * BLOCK_BYTES(kind);
         s.blocks = (w->n_in - s.k < BLOCK_STRIP(kind) ? w->n_in - s.k : BLOCK_STRIP(kind)) / 32;
         for (int v = 0; v < NV; v++)
-            pack_blocks(p + v, l + v, at, s.blocks, kind);
-        s.next = weights_ahead(w, o, NV * LANES, at, w->n_in / BLOCK_INPUTS(kind) * (size_t)BLOCK_BYTES(kind));
+            pack_blocks(p + v, l + v, at, row, s.blocks, kind);
+        s.next = weights_ahead(w, o, NV * LANES, at, row, BLOCK_PREFETCH_BYTES);
         for (uint32_t r = 0, n; r < t->n_r; r += n, s.next = NULL) {
             n = rows_of_a_call(t->n_r - r);
             multiply[n - 1](acc + ACC(r, 0), p, t->x + r, &s);

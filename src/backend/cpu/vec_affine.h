@@ -49,7 +49,9 @@
 
 #define MAX_ROWS_AT_A_TIME 8
 #define PANEL 1024 /* inputs whose scales are packed at a time */
-#define STRIP 512  /* inputs whose codes are */
+/* Inputs whose codes are: four lines of each row. With eight the requests ahead bunch up, and 8-bit codes lost a fifth.
+ */
+#define STRIP(bits) (2048u / (bits))
 /* 32 activations. sum[i]: of scale*q from the start of the 32 << i inputs it lies in, up to and with these 32; in the
  * form HALVES [1] and [2] are of the first and the last 16. */
 typedef struct q_block {
