@@ -208,6 +208,10 @@ typedef struct td_backend_ops {
     td_status (*reserve)(td_backend *be, uint32_t n_rows, uint32_t n_in, uint32_t n_out, uint32_t n_heads,
                          uint32_t head_dim, td_error *err);
 
+    /* Gives a matrix that `linear` will read often a copy in the backend's own order (m->packed), where that helps: the
+     * same results, bit for bit, sooner. Called at load. TD_E_NOMEM leaves the matrix as it was. */
+    td_status (*adopt)(td_backend *be, td_matrix *m, td_error *err);
+
     /* Waits for everything enqueued; the first error since the last wait. */
     td_status (*wait)(td_backend *be, td_error *err);
 

@@ -230,7 +230,8 @@ static td_status open_all(td_engine *e, const td_engine_options *o, td_error *er
     TD_TRY(check_memory(e, o, err));
     TD_TRY(td_engine_load_generation(e, err));
     TD_TRY(open_decoder(e, o, err));
-    return warm(e, e->ck, err);
+    TD_TRY(warm(e, e->ck, err));
+    return td_model_adopt(e->model, err);
 }
 
 td_status td_engine_open(td_engine **out, const td_engine_options *opt, td_error *err) {

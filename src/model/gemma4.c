@@ -159,6 +159,8 @@ static void close_model(td_model *m) {
     td_free(g->layer);
     for (int t = 0; t < TD_GEMMA4_N_TYPES; t++)
         td_free_aligned(g->rot.inv_freq[t]);
+    td_matrix_free(&g->head);
+    td_matrix_free(&g->ple_proj);
     td_free_aligned(g->norm);
     td_free_aligned(g->ple_norm);
     td_gemma4_scratch_close(&g->s, m->be);
@@ -170,6 +172,16 @@ static void close_model(td_model *m) {
     td_free(g->out_seq);
     td_free(m->kv.layer);
     td_free(g);
+}
+
+static td_status adopt(td_model *m, td_error *err) {
+    gemma4 *g = self(m);
+    TD_TRY(m->be->ops->adopt(m->be, &g->head, err));
+    if (g->ple_proj.data)
+        TD_TRY(m->be->ops->adopt(m->be, &g->ple_proj, err));
+    for (uint32_t l = 0; l < g->c.n_layers; l++)
+        TD_TRY(td_gemma4_layer_adopt(&g->layer[l], m->be, err));
+    return TD_OK;
 }
 
 /* One KV group a layer type: full layers keep all keys, sliding ones a window. */
@@ -288,7 +300,7 @@ static void describe(gemma4 *g, const td_gemma4_tally *t, uint64_t scratch_bytes
 
 static td_status open_model(td_model **out, td_checkpoint *ck, td_backend *be, const td_model_options *opt,
                             td_error *err) {
-    static const td_model_ops ops = {.forward = forward, .embed = embed, .close = close_model};
+    static const td_model_ops ops = {.forward = forward, .embed = embed, .adopt = adopt, .close = close_model};
     const char *where;
     const json_t *text = td_model_text_config(ck, &where);
     gemma4 *g = td_calloc(1, sizeof *g);

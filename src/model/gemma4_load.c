@@ -132,17 +132,34 @@ td_status td_gemma4_layer_load(td_gemma4_layer *l, const td_gemma4_config *c, ui
     return load_scalar(l, i, ck, err);
 }
 
+#define LAYER_MATRICES 13
+
+static void layer_matrices(td_gemma4_layer *l, td_matrix *m[LAYER_MATRICES]) {
+    td_matrix *const all[LAYER_MATRICES] = {&l->q,           &l->k,         &l->v,          &l->o,        &l->gate,
+                                            &l->up,          &l->down,      &l->ple_gate,   &l->ple_proj, &l->router,
+                                            &l->expert_gate, &l->expert_up, &l->expert_down};
+    memcpy(m, all, sizeof all);
+}
+
+td_status td_gemma4_layer_adopt(td_gemma4_layer *l, td_backend *be, td_error *err) {
+    td_matrix *m[LAYER_MATRICES];
+    layer_matrices(l, m);
+    for (size_t i = 0; i < LAYER_MATRICES; i++)
+        if (m[i]->data)
+            TD_TRY(be->ops->adopt(be, m[i], err));
+    return TD_OK;
+}
+
 void td_gemma4_layer_free(td_gemma4_layer *l) {
     float *const vectors[] = {l->attn_norm,    l->attn_post_norm, l->ff_norm,  l->ff_post_norm,
                               l->q_norm,       l->k_norm,         l->ple_norm, l->router_scale,
                               l->expert_scale, l->ff_post_norm1,  l->ff_norm2, l->ff_post_norm2};
     for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++)
         td_free_aligned(vectors[i]);
-    td_matrix *const matrices[] = {&l->q,           &l->k,         &l->v,          &l->o,        &l->gate,
-                                   &l->up,          &l->down,      &l->ple_gate,   &l->ple_proj, &l->router,
-                                   &l->expert_gate, &l->expert_up, &l->expert_down};
-    for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++)
-        td_matrix_free(matrices[i]);
+    td_matrix *m[LAYER_MATRICES];
+    layer_matrices(l, m);
+    for (size_t i = 0; i < LAYER_MATRICES; i++)
+        td_matrix_free(m[i]);
     *l = (td_gemma4_layer){0};
 }
 

@@ -47,6 +47,10 @@ td_status td_model_open(td_model **out, td_checkpoint *ck, td_backend *be, const
                    td_checkpoint_path(ck), type);
 }
 
+td_status td_model_adopt(td_model *m, td_error *err) {
+    return m->ops->adopt(m, err);
+}
+
 void td_model_close(td_model **m) {
     if (!m || !*m)
         return;

@@ -110,6 +110,7 @@ typedef struct td_model_ops {
     void (*state_copy)(td_model *m, void *to, const void *from);
     /* NULL in families without heads of their own; only when info.mtp_loaded. */
     td_status (*heads)(td_model *m, const td_head_pass *pass, td_error *err);
+    td_status (*adopt)(td_model *m, td_error *err); /* td_backend_ops.adopt of all it reads whole */
     void (*close)(td_model *m);
 } td_model_ops;
 
@@ -127,6 +128,8 @@ struct td_model {
  * Errors: TD_E_UNSUPPORTED (the family, or a feature of it), TD_E_MODEL, TD_E_SHAPE, TD_E_NUMERIC, TD_E_NOMEM. */
 td_status td_model_open(td_model **out, td_checkpoint *ck, td_backend *be, const td_model_options *opt,
                         td_error *err) TD_MUST_CHECK;
+/* Has the backend arrange the weights for speed, beside the files they were mapped from (td_backend_ops.adopt). */
+td_status td_model_adopt(td_model *m, td_error *err) TD_MUST_CHECK;
 void td_model_close(td_model **m);
 
 /* Runs a pass and waits for it. On failure the pages' new rows are undefined and so are the states of its sequences;

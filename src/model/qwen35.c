@@ -245,8 +245,17 @@ static void commit_state(td_model *m, void *state, uint32_t n) {
 
 /* ---- opening ---- */
 
+static td_status adopt(td_model *m, td_error *err) {
+    qwen35 *g = self(m);
+    TD_TRY(m->be->ops->adopt(m->be, &g->lm_head, err));
+    for (uint32_t l = 0; l < g->c.n_layers; l++)
+        TD_TRY(td_qwen35_layer_adopt(&g->layer[l], m->be, err));
+    return TD_OK;
+}
+
 static void close_model(td_model *m) {
     qwen35 *g = self(m);
+    td_matrix_free(&g->lm_head);
     if (g->layer)
         for (uint32_t l = 0; l < g->c.n_layers; l++)
             td_qwen35_layer_free(&g->layer[l]);
@@ -431,6 +440,7 @@ static td_status open_model(td_model **out, td_checkpoint *ck, td_backend *be, c
                             td_error *err) {
     static const td_model_ops ops = {.forward = forward,
                                      .embed = embed,
+                                     .adopt = adopt,
                                      .state_reset = reset_state,
                                      .state_commit = commit_state,
                                      .state_copy = copy_state,

@@ -288,16 +288,33 @@ td_status td_qwen35_layer_load(td_qwen35_layer *w, const td_qwen35_source *s, co
     return load_ffn(w, &l, err);
 }
 
+#define LAYER_MATRICES 17
+
+static void layer_matrices(td_qwen35_layer *w, td_matrix *m[LAYER_MATRICES]) {
+    td_matrix *const all[LAYER_MATRICES] = {&w->q,         &w->k,          &w->v,      &w->o,           &w->qkv,
+                                            &w->z,         &w->a,          &w->b,      &w->out,         &w->gate,
+                                            &w->up,        &w->down,       &w->router, &w->shared_gate, &w->expert_gate,
+                                            &w->expert_up, &w->expert_down};
+    memcpy(m, all, sizeof all);
+}
+
+td_status td_qwen35_layer_adopt(td_qwen35_layer *w, td_backend *be, td_error *err) {
+    td_matrix *m[LAYER_MATRICES];
+    layer_matrices(w, m);
+    for (size_t i = 0; i < LAYER_MATRICES; i++)
+        if (m[i]->data)
+            TD_TRY(be->ops->adopt(be, m[i], err));
+    return TD_OK;
+}
+
 void td_qwen35_layer_free(td_qwen35_layer *w) {
     float *const vectors[] = {w->attn_norm, w->ff_norm, w->q_norm,  w->k_norm,
                               w->conv,      w->rate,    w->dt_bias, w->delta_norm};
     for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++)
         td_free_aligned(vectors[i]);
-    td_matrix *const matrices[] = {&w->q,         &w->k,          &w->v,      &w->o,           &w->qkv,
-                                   &w->z,         &w->a,          &w->b,      &w->out,         &w->gate,
-                                   &w->up,        &w->down,       &w->router, &w->shared_gate, &w->expert_gate,
-                                   &w->expert_up, &w->expert_down};
-    for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++)
-        td_matrix_free(matrices[i]);
+    td_matrix *m[LAYER_MATRICES];
+    layer_matrices(w, m);
+    for (size_t i = 0; i < LAYER_MATRICES; i++)
+        td_matrix_free(m[i]);
     *w = (td_qwen35_layer){0};
 }

@@ -148,7 +148,7 @@ static td_matrix view(const td_matrix *m, size_t row0, uint32_t n) {
     v.data = advance(m->data, row0, m->row_bytes);
     v.scales = advance(m->scales, row0, m->scale_row_bytes);
     v.biases = advance(m->biases, row0, m->scale_row_bytes);
-    v.owned = NULL;
+    v.owned = v.packed = NULL;
     return v;
 }
 

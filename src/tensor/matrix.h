@@ -67,6 +67,7 @@ typedef struct td_matrix {
     const uint8_t *scales; /* NULL for plain elements and GGUF blocks */
     const uint8_t *biases; /* AFFINE only */
     void *owned;           /* a block that td_matrix_free releases, or NULL for a view */
+    void *packed; /* the same weights in a backend's own order, which td_matrix_free releases; views have none */
 } td_matrix;
 
 /* "bf16", "affine 4-bit group 64", ... into buf (NUL-terminated, cut at size); returns buf. */

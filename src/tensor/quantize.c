@@ -257,5 +257,6 @@ void td_matrix_free(td_matrix *m) {
     if (!m)
         return;
     td_free_aligned(m->owned);
+    td_free_aligned(m->packed);
     *m = (td_matrix){0};
 }

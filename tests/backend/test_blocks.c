@@ -204,12 +204,56 @@ static void chosen_rows_have_the_bits_of_the_product(void **state) {
         }
 }
 
+/* Packed ahead: the bits of the product with the blocks as they lie, of chosen rows too. */
+static void adopted_matrices_keep_their_bits(void **state) {
+    (void)state;
+    enum { ROWS = 19, MOST_OUT = 229 };
+    static const struct {
+        uint32_t n_out, n_in;
+    } shapes[] = {{MOST_OUT, 1504}, {64, 32}, {37, 544}, {16, 512}, {3, 256}, {208, 1024}};
+    for (const td_isa *isa = bt_levels(); *isa; isa++)
+        for (size_t k = 0; k < N_KINDS; k++)
+            for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+                bt_rng r = {11 + i};
+                const uint32_t n_out = shapes[i].n_out, n_in = whole_blocks(&kinds[k], shapes[i].n_in);
+                matrix w = matrix_new(&r, &kinds[k], n_out, n_in, 256);
+                float *x = floats((size_t)ROWS * n_in), *want = floats(ROWS * MOST_OUT), *y = floats(ROWS * MOST_OUT);
+                bt_fill(&r, x, (size_t)ROWS * n_in);
+                td_backend *be = bt_open(*isa, 3, false);
+                product(be, x, ROWS, &w.m, want);
+                td_error err;
+                td_matrix packed = w.m;
+                assert_int_equal(be->ops->adopt(be, &packed, &err), TD_OK);
+                assert_int_equal(packed.packed != NULL, kinds[k].integer && n_out >= 16);
+                if (packed.packed && n_out % 16 == 0) /* then only the copy is read */
+                    memset(w.block, 0xA5, w.m.row_bytes * n_out + 1);
+                for (uint32_t n = 1; n <= ROWS; n++) {
+                    product(be, x, n, &packed, y);
+                    bt_same_bits(kinds[k].name, y, want, (size_t)n * n_out);
+                }
+                if (n_out % 16) {
+                    const int32_t id[] = {(int32_t)n_out - 1, 0, (int32_t)n_out / 2};
+                    be->ops->rows_dot(be, y, x, &packed, id, 3);
+                    bt_wait(be);
+                    for (int j = 0; j < 3; j++)
+                        bt_same_bits(kinds[k].name, &y[j], &want[id[j]], 1);
+                }
+                td_matrix_free(&packed);
+                td_backend_close(&be);
+                free(x);
+                free(want);
+                free(y);
+                free(w.block);
+            }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_format_meets_the_reference),
         cmocka_unit_test(extremes_do_not_saturate),
         cmocka_unit_test(rows_keep_their_bits),
         cmocka_unit_test(chosen_rows_have_the_bits_of_the_product),
+        cmocka_unit_test(adopted_matrices_keep_their_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,6 +34,14 @@ enum { BLOCK_Q4_0, BLOCK_Q8_0, BLOCK_Q4_K, BLOCK_Q6_K };
 
 /* As PREFETCH_BYTES; the requests of a row come together here, and want to be further ahead. */
 #define BLOCK_PREFETCH_BYTES 24576
+/* As BLOCK_PREFETCH_BYTES, of rows packed ahead, which are read from one end to the other. */
+#define PACKED_PREFETCH_BYTES 8192
+
+/* Two blocks that have 2 + 4n bytes each are packed together; n of the kinds for which that is so, otherwise 0. */
+#define PAIR_DWORDS(kind) ((kind) == BLOCK_Q4_0 ? 4u : (kind) == BLOCK_Q8_0 ? 8u : 0u)
+/* Vectors of a packed strip of `blocks` groups of 32 inputs. */
+#define STRIP_VECTORS(kind, blocks)                                                                                    \
+    (PAIR_DWORDS(kind) ? ((blocks) + 1) / 2 * (2 * PAIR_DWORDS(kind) + 1) : ((blocks) / 8 * BLOCK_BYTES(kind) + 3) / 4)
 
 /* Of LANES outputs: transposed dwords of a strip, codes where they were unpacked to bytes, scales and biases. */
 typedef struct block_panel {
@@ -62,14 +70,11 @@ INLINE void set_scale(block_panel *p, uint32_t group, vf scale, vf bias) {
     vf_store(to + LANES, bias);
 }
 
-/* Two blocks of 2 + 4n bytes are 2n + 1 dwords. The codes of the first lie across dwords and move by half of one. */
-INLINE void take_pair(block_panel *p, uint32_t pair, const uint32_t n, const int kind) {
-    uint8_t *raw = p->raw + pair * (2 * n + 1) * VECTOR_BYTES;
+/* Two blocks of 2 + 4n bytes are 2n + 1 dwords. The codes of the first lie across dwords and move by half of one; what
+ * is left between them and the second's holds both scales. */
+INLINE void align_pair(uint8_t *raw, const int kind) {
+    const uint32_t n = PAIR_DWORDS(kind);
     const v32 first = dword(raw, 0), last = dword(raw, n);
-    const vf d0 = half_low((vi)first), d1 = half_low((vi)(last >> 16)),
-             offset = vf_set1(kind == BLOCK_Q4_0 ? -8 : -128);
-    set_scale(p, 2 * pair, d0, vf_mul(d0, offset));
-    set_scale(p, 2 * pair + 1, d1, vf_mul(d1, offset));
     const uint32_t turn = kind == BLOCK_Q8_0 && FLIP == 0 ? 0x80808080 : 0; /* signed to unsigned */
     v32 low = first;
 #pragma GCC unroll 8
@@ -80,10 +85,35 @@ INLINE void take_pair(block_panel *p, uint32_t pair, const uint32_t n, const int
             set_dword(raw, n + 1 + i, dword(raw, n + 1 + i) ^ turn);
         low = high;
     }
+    set_dword(raw, n, (first & 0xFFFF) | (last & 0xFFFF0000));
 }
 
-INLINE void take_q4_k(block_panel *p, uint32_t block) {
-    const uint8_t *raw = p->raw + block * 36 * VECTOR_BYTES;
+/* `blocks` groups of 32 inputs from byte `at` of the rows on, which have `row` bytes. Loads may reach past the strip,
+ * but not past the row, and fill as many vectors more. */
+INLINE void pack_blocks(uint8_t *raw, const lane_rows *l, size_t at, size_t row, uint32_t blocks, const int kind) {
+    const size_t end = at + (size_t)(blocks * 32 / BLOCK_INPUTS(kind) * BLOCK_BYTES(kind));
+    for (uint8_t *to = raw; at < end; at += VECTOR_BYTES, to += LANES * VECTOR_BYTES) {
+        if (at + VECTOR_BYTES <= row)
+            pack_vector(to, l, at, VECTOR_BYTES, 4);
+        else
+            pack_vector(to, l, at, (uint32_t)(row - at), 4);
+    }
+    if (PAIR_DWORDS(kind))
+        for (uint32_t i = 0; i < (blocks + 1) / 2; i++)
+            align_pair(raw + i * (2 * PAIR_DWORDS(kind) + 1) * VECTOR_BYTES, kind);
+}
+
+INLINE void take_pair(block_panel *p, const uint8_t *raw, uint32_t pair, const int kind) {
+    const uint32_t n = PAIR_DWORDS(kind);
+    const v32 scales = dword(raw, pair * (2 * n + 1) + n);
+    const vf d0 = half_low((vi)scales), d1 = half_low((vi)(scales >> 16)),
+             offset = vf_set1(kind == BLOCK_Q4_0 ? -8 : -128);
+    set_scale(p, 2 * pair, d0, vf_mul(d0, offset));
+    set_scale(p, 2 * pair + 1, d1, vf_mul(d1, offset));
+}
+
+INLINE void take_q4_k(block_panel *p, const uint8_t *raw, uint32_t block) {
+    raw += block * 36 * VECTOR_BYTES;
     const v32 head = dword(raw, 0), low = dword(raw, 1), mid = dword(raw, 2), high = dword(raw, 3);
     const vf d = half_low((vi)head), dmin = vf_sub(vf_zero(), half_low((vi)(head >> 16)));
 #pragma GCC unroll 4
@@ -96,20 +126,20 @@ INLINE void take_q4_k(block_panel *p, uint32_t block) {
     }
 }
 
-INLINE void take_q6_k(block_panel *p) {
-    const vf d = half_low((vi)dword(p->raw, 52)), offset = vf_set1(-32);
+INLINE void take_q6_k(block_panel *p, const uint8_t *raw) {
+    const vf d = half_low((vi)dword(raw, 52)), offset = vf_set1(-32);
 #pragma GCC unroll 16
     for (uint32_t j = 0; j < 16; j++) {
-        const vs32 scale = (vs32)(dword(p->raw, 48 + j / 4) << (24 - 8 * (j % 4))) >> 24;
+        const vs32 scale = (vs32)(dword(raw, 48 + j / 4) << (24 - 8 * (j % 4))) >> 24;
         const vf s = vf_mul(d, integers((v32)scale));
         set_scale(p, j, s, vf_mul(s, offset));
     }
     for (uint32_t half = 0; half < 2; half++)
         for (uint32_t i = 0; i < 8; i++) {
-            const v32 high = dword(p->raw, 32 + 8 * half + i);
+            const v32 high = dword(raw, 32 + 8 * half + i);
 #pragma GCC unroll 4
             for (uint32_t g = 0; g < 4; g++) {
-                const v32 low = dword(p->raw, 16 * half + 8 * (g & 1) + i) >> (g < 2 ? 0 : 4);
+                const v32 low = dword(raw, 16 * half + 8 * (g & 1) + i) >> (g < 2 ? 0 : 4);
                 const v32 top = (g < 2 ? high << (4 - 2 * g) : high >> (2 * g - 4)) & 0x30303030;
                 v32 code = (low & 0x0F0F0F0F) | top;
                 if (FLIP != 0)
@@ -119,45 +149,29 @@ INLINE void take_q6_k(block_panel *p) {
         }
 }
 
-/* `blocks` groups of 32 inputs from byte `at` of the rows on, which have `row` bytes. Loads may reach past the strip,
- * but not past the row. */
-INLINE void pack_blocks(block_panel *p, const lane_rows *l, size_t at, size_t row, uint32_t blocks, const int kind) {
-    const size_t end = at + (size_t)(blocks * 32 / BLOCK_INPUTS(kind) * BLOCK_BYTES(kind));
-    for (uint8_t *to = p->raw; at < end; at += VECTOR_BYTES, to += LANES * VECTOR_BYTES) {
-        if (at + VECTOR_BYTES <= row)
-            pack_vector(to, l, at, VECTOR_BYTES, 4);
-        else
-            pack_vector(to, l, at, (uint32_t)(row - at), 4);
-    }
-    switch (kind) {
-    case BLOCK_Q4_0:
+/* What the products of a packed strip need beside it. */
+INLINE void take_blocks(block_panel *p, const uint8_t *raw, uint32_t blocks, const int kind) {
+    if (PAIR_DWORDS(kind))
         for (uint32_t i = 0; i < (blocks + 1) / 2; i++)
-            take_pair(p, i, 4, kind);
-        break;
-    case BLOCK_Q8_0:
-        for (uint32_t i = 0; i < (blocks + 1) / 2; i++)
-            take_pair(p, i, 8, kind);
-        break;
-    case BLOCK_Q4_K:
+            take_pair(p, raw, i, kind);
+    else if (kind == BLOCK_Q4_K)
         for (uint32_t i = 0; i < blocks / 8; i++)
-            take_q4_k(p, i);
-        break;
-    default:
-        take_q6_k(p);
-    }
+            take_q4_k(p, raw, i);
+    else
+        take_q6_k(p, raw);
 }
 
 /* ---- products ---- */
 
 /* Codes of inputs 4d .. 4d + 3 of group b of 32. */
-INLINE vi block_codes(const block_panel *p, uint32_t b, const int d, const int kind) {
+INLINE vi block_codes(const block_panel *p, const uint8_t *raw, uint32_t b, const int d, const int kind) {
     switch (kind) {
     case BLOCK_Q4_0: /* low nibbles of four dwords, then high ones: two neighbours of a packed vector of affine codes */
-        return load_codes(p->raw + (b / 2 * 9 + b % 2 * 5 + d % 4) * VECTOR_BYTES, d / 4, 4);
+        return load_codes(raw + (b / 2 * 9 + b % 2 * 5 + d % 4) * VECTOR_BYTES, d / 4, 4);
     case BLOCK_Q8_0:
-        return load_codes(p->raw + (b / 2 * 17 + b % 2 * 9) * VECTOR_BYTES, d, 8);
+        return load_codes(raw + (b / 2 * 17 + b % 2 * 9) * VECTOR_BYTES, d, 8);
     case BLOCK_Q4_K: {
-        const uint8_t *at = p->raw + (b / 8 * 36 + 4 + b % 8 / 2 * 8 + d) * VECTOR_BYTES;
+        const uint8_t *at = raw + (b / 8 * 36 + 4 + b % 8 / 2 * 8 + d) * VECTOR_BYTES;
         return b % 2 ? load_codes(at, 1, 4) : load_codes(at, 0, 4);
     }
     default:
@@ -165,16 +179,18 @@ INLINE vi block_codes(const block_panel *p, uint32_t b, const int d, const int k
     }
 }
 
-/* A strip of raw bytes: `blocks` groups of 32 inputs from input k on, and where to request what comes later. */
+/* A packed strip: `blocks` groups of 32 inputs from input k on, and where to request what comes later. */
 typedef struct block_strip {
+    const uint8_t *raw[VECTORS];
     uint32_t k, blocks;
     size_t row_bytes;
     const uint8_t *next; /* NULL: no requests */
+    bool packed;         /* they follow `raw` */
 } block_strip;
 
 /* sums of inputs [16h0, 16h1) of group b. */
-INLINE void dot_part(vi s[MAX_ROWS_AT_A_TIME][VECTORS], const block_panel *p, uint32_t b, const q_block *const *x,
-                     const int h0, const int h1, const int kind, const int NV, const int NR) {
+INLINE void dot_part(vi s[MAX_ROWS_AT_A_TIME][VECTORS], const block_panel *p, const block_strip *at, uint32_t b,
+                     const q_block *const *x, const int h0, const int h1, const int kind, const int NV, const int NR) {
 #pragma GCC unroll 8
     for (int r = 0; r < NR; r++)
 #pragma GCC unroll 2
@@ -185,7 +201,7 @@ INLINE void dot_part(vi s[MAX_ROWS_AT_A_TIME][VECTORS], const block_panel *p, ui
         vi w[VECTORS];
 #pragma GCC unroll 2
         for (int v = 0; v < NV; v++)
-            w[v] = block_codes(p + v, b, d, kind);
+            w[v] = block_codes(p + v, at->raw[v], b, d, kind);
 #pragma GCC unroll 8
         for (int r = 0; r < NR; r++) {
             const vi four = spread_four(x[r][b].q + 4 * d);
@@ -200,10 +216,10 @@ INLINE vf scale_at(const block_panel *p, uint32_t group, const int bias) {
     return vf_load(p->scales + (2 * group + (uint32_t)bias) * VECTOR_BYTES);
 }
 
-INLINE void block_of_32(vf sum[MAX_ROWS_AT_A_TIME][VECTORS], const block_panel *p, uint32_t b, const q_block *const *x,
-                        const int kind, const int NV, const int NR) {
+INLINE void block_of_32(vf sum[MAX_ROWS_AT_A_TIME][VECTORS], const block_panel *p, const block_strip *at, uint32_t b,
+                        const q_block *const *x, const int kind, const int NV, const int NR) {
     vi s[MAX_ROWS_AT_A_TIME][VECTORS];
-    dot_part(s, p, b, x, 0, 2, kind, NV, NR);
+    dot_part(s, p, at, b, x, 0, 2, kind, NV, NR);
 #pragma GCC unroll 2
     for (int v = 0; v < NV; v++) {
         const vf scale = scale_at(p + v, b, 0), bias = scale_at(p + v, b, 1);
@@ -217,13 +233,13 @@ INLINE void block_of_32(vf sum[MAX_ROWS_AT_A_TIME][VECTORS], const block_panel *
     }
 }
 
-INLINE void block_of_16(vf sum[MAX_ROWS_AT_A_TIME][VECTORS], const block_panel *p, uint32_t b, const q_block *const *x,
-                        const int kind, const int NV, const int NR) {
+INLINE void block_of_16(vf sum[MAX_ROWS_AT_A_TIME][VECTORS], const block_panel *p, const block_strip *at, uint32_t b,
+                        const q_block *const *x, const int kind, const int NV, const int NR) {
     vi s[2][MAX_ROWS_AT_A_TIME][VECTORS];
     vf t[MAX_ROWS_AT_A_TIME][VECTORS];
 #pragma GCC unroll 2
     for (int h = 0; h < 2; h++) {
-        dot_part(s[h], p, b, x, h, h + 1, kind, NV, NR);
+        dot_part(s[h], p, at, b, x, h, h + 1, kind, NV, NR);
 #pragma GCC unroll 2
         for (int v = 0; v < NV; v++) {
             const vf scale = scale_at(p + v, 2 * b + (uint32_t)h, 0), bias = scale_at(p + v, 2 * b + (uint32_t)h, 1);
@@ -262,15 +278,19 @@ INLINE void multiply_blocks(float *acc, const block_panel *p, const void *const 
     }
     /* The requests of a strip, spread over its blocks: all lines of a row at once. */
     const uint32_t blocks = BLOCK_STRIP(kind) / 32, rows = ((uint32_t)NV * LANES + blocks - 1) / blocks;
+    const uint32_t bytes = STRIP_VECTORS(kind, blocks) * VECTOR_BYTES / blocks;
     const uint8_t *next = at->next;
     for (uint32_t b = 0; b < at->blocks; b++) {
-        if (next)
+        if (next && at->packed)
+            for (int v = 0; v < NV; v++)
+                request_row(at->raw[v] + PACKED_PREFETCH_BYTES + b * bytes, bytes);
+        else if (next)
             for (uint32_t i = 0; i < rows; i++, next += at->row_bytes)
                 request_row(next, BLOCK_STRIP(kind) / BLOCK_INPUTS(kind) * BLOCK_BYTES(kind));
         if (BLOCK_GROUP(kind) == 32)
-            block_of_32(sum, p, b, xb, kind, NV, NR);
+            block_of_32(sum, p, at, b, xb, kind, NV, NR);
         else
-            block_of_16(sum, p, b, xb, kind, NV, NR);
+            block_of_16(sum, p, at, b, xb, kind, NV, NR);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < NR; r++)
@@ -302,22 +322,55 @@ typedef void (*multiply_blocks_fn)(float *acc, const block_panel *p, const void 
         blocks_##kind##_##NV##x5, blocks_##kind##_##NV##x6, blocks_##kind##_##NV##x7, blocks_##kind##_##NV##x8,        \
     };
 
-/* Outputs [o, o + n_o), at most NV * LANES; l: their rows. */
+/* The inputs from k on that are packed together. */
+INLINE uint32_t strip_blocks(const td_matrix *w, uint32_t k, const int kind) {
+    return (w->n_in - k < BLOCK_STRIP(kind) ? w->n_in - k : BLOCK_STRIP(kind)) / 32;
+}
+
+/* Bytes of LANES packed rows up to input k, a whole number of strips or all. */
+INLINE size_t packed_up_to(uint32_t k, const int kind) {
+    const size_t strips = k / BLOCK_STRIP(kind), rest = k % BLOCK_STRIP(kind) / 32;
+    return (strips * STRIP_VECTORS(kind, BLOCK_STRIP(kind) / 32) + STRIP_VECTORS(kind, rest)) * VECTOR_BYTES;
+}
+
+INLINE void pack_panel(uint8_t *to, const td_matrix *w, uint32_t o, const int kind) {
+    block_panel p;
+    lane_rows l;
+    lanes_set_rows(&l, w, LANES);
+    l.codes = w->data + o * w->row_bytes;
+    for (uint32_t k = 0, blocks; k < w->n_in; k += blocks * 32) {
+        blocks = strip_blocks(w, k, kind);
+        const size_t bytes = (size_t)STRIP_VECTORS(kind, blocks) * VECTOR_BYTES;
+        pack_blocks(p.raw, &l, (size_t)k / BLOCK_INPUTS(kind) * BLOCK_BYTES(kind),
+                    w->n_in / BLOCK_INPUTS(kind) * (size_t)BLOCK_BYTES(kind), blocks, kind);
+        memcpy(to, p.raw, bytes);
+        to += bytes;
+    }
+}
+
+/* Outputs [o, o + n_o), at most NV * LANES; l: their rows. packed: whether they lie packed already. */
 INLINE void dot_block_outputs(const td_tile *t, lane_rows *l, uint32_t o, uint32_t n_o,
-                              const multiply_blocks_fn *multiply, const int kind, const int NV) {
+                              const multiply_blocks_fn *multiply, const int kind, const int NV, const bool packed) {
     block_panel *p = (block_panel *)(void *)t->acc;
     float *acc = (float *)(void *)(p + VECTORS);
     const td_matrix *w = t->w;
-    const size_t row = w->n_in / BLOCK_INPUTS(kind) * (size_t)BLOCK_BYTES(kind);
-    block_strip s = {.row_bytes = w->row_bytes};
+    const size_t row = w->n_in / BLOCK_INPUTS(kind) * (size_t)BLOCK_BYTES(kind), panel = packed_up_to(w->n_in, kind);
+    block_strip s = {.row_bytes = w->row_bytes, .packed = packed};
     for (uint32_t v = 0; v < (uint32_t)NV; v++)
         l[v].codes = w->data + (o + v * LANES) * w->row_bytes;
     for (; s.k < w->n_in; s.k += s.blocks * 32) {
         const size_t at = (size_t)s.k / BLOCK_INPUTS(kind) * BLOCK_BYTES(kind);
-        s.blocks = (w->n_in - s.k < BLOCK_STRIP(kind) ? w->n_in - s.k : BLOCK_STRIP(kind)) / 32;
-        for (int v = 0; v < NV; v++)
-            pack_blocks(p + v, l + v, at, row, s.blocks, kind);
-        s.next = weights_ahead(w, o, NV * LANES, at, row, BLOCK_PREFETCH_BYTES);
+        s.blocks = strip_blocks(w, s.k, kind);
+        for (int v = 0; v < NV; v++) {
+            if (packed) {
+                s.raw[v] = t->packed + (o / LANES + (uint32_t)v) * panel + packed_up_to(s.k, kind);
+            } else {
+                pack_blocks(p[v].raw, l + v, at, row, s.blocks, kind);
+                s.raw[v] = p[v].raw;
+            }
+            take_blocks(p + v, s.raw[v], s.blocks, kind);
+        }
+        s.next = packed ? t->packed : weights_ahead(w, o, NV * LANES, at, row, BLOCK_PREFETCH_BYTES);
         for (uint32_t r = 0, n; r < t->n_r; r += n, s.next = NULL) {
             n = rows_of_a_call(t->n_r - r);
             multiply[n - 1](acc + ACC(r, 0), p, t->x + r, &s);
@@ -332,15 +385,21 @@ INLINE void dot_blocks(const td_tile *t, const multiply_blocks_fn *one, const mu
     for (int v = 0; v < VECTORS; v++)
         lanes_set_rows(&l[v], t->w, LANES);
     for (; o + VECTORS * LANES <= t->n_o; o += VECTORS * LANES)
-        dot_block_outputs(t, l, o, VECTORS * LANES, all, kind, VECTORS);
+        dot_block_outputs(t, l, o, VECTORS * LANES, all, kind, VECTORS, t->packed != NULL);
     for (uint32_t n; o < t->n_o; o += n) {
         n = t->n_o - o < LANES ? t->n_o - o : LANES;
         lanes_set_rows(l, t->w, n);
-        dot_block_outputs(t, l, o, n, one, kind, 1);
+        dot_block_outputs(t, l, o, n, one, kind, 1, t->packed != NULL && n == LANES);
     }
 }
 
 #define DOT_BLOCKS(kind)                                                                                               \
+    static void pack_##kind(uint8_t *to, const td_matrix *w, uint32_t o) {                                             \
+        pack_panel(to, w, o, BLOCK_##kind);                                                                            \
+    }                                                                                                                  \
+    static size_t packed_bytes_##kind(const td_matrix *w) {                                                            \
+        return packed_up_to(w->n_in, BLOCK_##kind);                                                                    \
+    }                                                                                                                  \
     MULTIPLY_BLOCKS_ALL(kind, 1)                                                                                       \
     MULTIPLY_BLOCKS_ALL(kind, 2)                                                                                       \
     static void dot_##kind(const td_tile *t) {                                                                         \
@@ -356,9 +415,17 @@ static void fill_block_slots(td_dsp *d) {
     const size_t scratch = VECTORS * (sizeof(block_panel) + TD_DSP_Q_ROWS * LANES * sizeof(float));
     d->q_scratch = d->q_scratch > scratch ? d->q_scratch : scratch;
     d->dot_blocks[TD_FORMAT_Q4_0] = dot_Q4_0;
+    d->pack_blocks[TD_FORMAT_Q4_0] = pack_Q4_0;
+    d->packed_bytes[TD_FORMAT_Q4_0] = packed_bytes_Q4_0;
     d->dot_blocks[TD_FORMAT_Q8_0] = dot_Q8_0;
+    d->pack_blocks[TD_FORMAT_Q8_0] = pack_Q8_0;
+    d->packed_bytes[TD_FORMAT_Q8_0] = packed_bytes_Q8_0;
     d->dot_blocks[TD_FORMAT_Q4_K] = dot_Q4_K;
+    d->pack_blocks[TD_FORMAT_Q4_K] = pack_Q4_K;
+    d->packed_bytes[TD_FORMAT_Q4_K] = packed_bytes_Q4_K;
     d->dot_blocks[TD_FORMAT_Q6_K] = dot_Q6_K;
+    d->pack_blocks[TD_FORMAT_Q6_K] = pack_Q6_K;
+    d->packed_bytes[TD_FORMAT_Q6_K] = packed_bytes_Q6_K;
 }
 
 #endif

@@ -21,9 +21,10 @@
 /* One call of a product kernel: outputs [0, n_o) of w times n_r rows of x. Float kernels take a cut of the inputs,
  * [k0, k1), multiples of 64 but at the end of the row; quantised ones cut for themselves. */
 typedef struct td_tile {
-    const td_matrix *w;   /* the outputs of the tile */
-    const void *const *x; /* [n_r] rows: floats, or the quantised form of the kernel */
-    float *y;             /* y[r*y_stride + o], written when `last` */
+    const td_matrix *w;    /* the outputs of the tile */
+    const uint8_t *packed; /* the same, packed; NULL: not packed */
+    const void *const *x;  /* [n_r] rows: floats, or the quantised form of the kernel */
+    float *y;              /* y[r*y_stride + o], written when `last` */
     size_t y_stride;
     float *acc; /* float: [n_o][n_r][lanes], read unless `first`, written unless `last`; quantised: q_scratch bytes */
     uint32_t n_o, n_r;
@@ -65,6 +66,9 @@ typedef struct td_dsp {
 
     /* GGUF blocks, likewise, times activations in the form HALVES; NULL for formats that go another way. */
     td_tile_fn dot_blocks[TD_FORMAT_COUNT];
+    /* Packed blocks: `lanes` outputs at a time, from output o on. packed_bytes: of such a panel, a multiple of 64. */
+    void (*pack_blocks[TD_FORMAT_COUNT])(uint8_t *to, const td_matrix *w, uint32_t o);
+    size_t (*packed_bytes[TD_FORMAT_COUNT])(const td_matrix *w);
 
     /* Conversions of n elements; the packed side may be unaligned. */
     void (*load_f32)(float *to, const void *from, size_t n);

@@ -14,6 +14,7 @@
  * With many rows a float tile is cut three ways so that what is used again is near: blocks of OUT_BLOCK outputs and
  * panels of PANEL inputs, whose weights stay in the first-level cache, and blocks of ROW_BLOCK rows, whose panel stays
  * in the second. Accumulators wait in scratch between panels. None of the cuts shows in the result. */
+#include "base/alloc.h"
 #include "backend/cpu/cpu.h"
 
 #include <string.h>
@@ -302,6 +303,8 @@ void cpu_product_tile(td_cpu *c, void *block, const td_matrix *w, uint32_t o0, u
     const td_tile_fn dot = direct_kernel(c, w, n);
     td_matrix rows = td_matrix_rows(w, o0, n_o);
     td_tile t = {.w = &rows, .y_stride = y_stride, .acc = block, .n_o = n_o};
+    if (w->packed && o0 % c->dsp.lanes == 0)
+        t.packed = (const uint8_t *)w->packed + o0 / c->dsp.lanes * c->dsp.packed_bytes[w->format](w);
     if (path == CPU_PATH_Q4)
         run_quantised(c->dsp.dot_q4, t, x, n, y);
     else if (path == CPU_PATH_BLOCKS)
@@ -385,6 +388,35 @@ void cpu_linear(td_backend *be, const float *x, uint32_t n, const td_linear_out 
         j.first_tile[m + 1] = j.first_tile[m] + (int)((out[m].w->n_out + j.tile[m] - 1) / j.tile[m]);
     }
     td_pool_run(c->pool, linear_tile, &j, j.first_tile[n_mats]);
+}
+
+/* ---- packing ahead ---- */
+
+typedef struct adopt_job {
+    const td_cpu *c;
+    const td_matrix *w;
+    uint8_t *to;
+    size_t panel_bytes;
+} adopt_job;
+
+static void adopt_panel(void *arg, int tile, int thread) {
+    const adopt_job *j = arg;
+    (void)thread;
+    j->c->dsp.pack_blocks[j->w->format](j->to + (size_t)tile * j->panel_bytes, j->w, (uint32_t)tile * j->c->dsp.lanes);
+}
+
+td_status cpu_adopt(td_backend *be, td_matrix *m, td_error *err) {
+    const td_cpu *c = cpu_of(be);
+    if (m->n_stack != 1 || cpu_path_of(c, m) != CPU_PATH_BLOCKS || m->n_out < c->dsp.lanes)
+        return TD_OK;
+    adopt_job j = {.c = c, .w = m, .panel_bytes = c->dsp.packed_bytes[m->format](m)};
+    const uint32_t panels = m->n_out / c->dsp.lanes;
+    j.to = td_malloc_aligned(panels * j.panel_bytes);
+    if (!j.to)
+        return td_fail(err, TD_E_NOMEM, "%s: out of memory for %zu packed bytes", m->name, panels * j.panel_bytes);
+    td_pool_run(c->pool, adopt_panel, &j, (int)panels);
+    m->packed = j.to;
+    return TD_OK;
 }
 
 /* ---- chosen rows ---- */

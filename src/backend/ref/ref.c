@@ -386,12 +386,18 @@ static void ref_attention(td_backend *be, const td_attention *a) {
     }
 }
 
+static td_status ref_adopt(td_backend *be, td_matrix *m, td_error *err) {
+    (void)be, (void)m, (void)err;
+    return TD_OK;
+}
+
 static const td_backend_ops ref_ops = {
     .name = "ref",
     .close = ref_close,
     .alloc = ref_alloc,
     .free = ref_free,
     .reserve = ref_reserve,
+    .adopt = ref_adopt,
     .wait = ref_wait,
     .embed = ref_embed,
     .rmsnorm = ref_rmsnorm,
