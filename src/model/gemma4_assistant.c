@@ -280,6 +280,19 @@ static td_status convert_weights(td_gemma4_assistant *a, td_error *err) {
     return TD_OK;
 }
 
+static td_status adopt(td_gemma4_assistant *a, td_error *err) {
+    td_backend *be = a->trunk->be;
+    td_matrix *const m[] = {&a->pre, &a->post, &a->centroids};
+    for (size_t i = 0; i < sizeof m / sizeof m[0]; i++)
+        if (m[i]->data)
+            TD_TRY(be->ops->adopt(be, m[i], err));
+    if (!a->info.centroids) /* it is read whole, then */
+        TD_TRY(be->ops->adopt(be, &a->embed, err));
+    for (uint32_t l = 0; l < a->c.n_layers; l++)
+        TD_TRY(td_gemma4_layer_adopt(&a->layer[l], be, err));
+    return TD_OK;
+}
+
 /* ---- opening ---- */
 
 static td_status alloc_part(td_gemma4_assistant *a, void **p, size_t width, td_error *err) {
@@ -366,6 +379,8 @@ td_status td_gemma4_assistant_open(td_gemma4_assistant **out, td_checkpoint *ck,
     a->trunk = trunk;
     a->opt = *opt;
     td_status st = open_assistant(a, ck, err);
+    if (st == TD_OK)
+        st = adopt(a, err);
     if (st != TD_OK)
         td_gemma4_assistant_close(&a);
     *out = a;

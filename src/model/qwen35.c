@@ -250,7 +250,9 @@ static td_status adopt(td_model *m, td_error *err) {
     TD_TRY(m->be->ops->adopt(m->be, &g->lm_head, err));
     for (uint32_t l = 0; l < g->c.n_layers; l++)
         TD_TRY(td_qwen35_layer_adopt(&g->layer[l], m->be, err));
-    return TD_OK;
+    if (g->head.fc.data)
+        TD_TRY(m->be->ops->adopt(m->be, &g->head.fc, err));
+    return td_qwen35_layer_adopt(&g->head.layer, m->be, err);
 }
 
 static void close_model(td_model *m) {

@@ -57,6 +57,14 @@ INLINE void lanes_set_rows(lane_rows *l, const td_matrix *w, uint32_t n) {
     }
 }
 
+/* Rows that are anywhere. */
+INLINE void lanes_set_ids(lane_rows *l, const td_matrix *w, const int32_t *id, uint32_t n) {
+    for (uint32_t i = 0; i < LANES; i++) {
+        l->row[i] = (size_t)id[i < n ? i : n - 1] * w->row_bytes;
+        l->scale_row[i] = (size_t)id[i < n ? i : n - 1] * w->scale_row_bytes;
+    }
+}
+
 INLINE void lanes_go_to(lane_rows *l, const td_matrix *w, uint32_t o) {
     l->codes = w->data + o * w->row_bytes;
     l->scales = w->scales + o * w->scale_row_bytes;
@@ -319,7 +327,9 @@ INLINE void dot_panel(const td_tile *t, packed_panel *p, float *acc, const lane_
         s.blocks = (k1 - s.k < STRIP(bits) ? k1 - s.k : STRIP(bits)) / 32;
         for (int v = 0; v < NV; v++)
             pack_codes(p[v].codes, l + v, s.k, s.k + s.blocks * 32, bits);
-        s.next = weights_ahead(w, o, NV * LANES, s.k * (size_t)bits / 8, w->n_in * (size_t)bits / 8, PREFETCH_BYTES);
+        s.next =
+            t->id ? NULL
+                  : weights_ahead(w, o, NV * LANES, s.k * (size_t)bits / 8, w->n_in * (size_t)bits / 8, PREFETCH_BYTES);
         for (uint32_t r = 0, n; r < t->n_r; r += n, s.next = NULL) {
             n = rows_of_a_call(t->n_r - r);
             multiply[n - 1](acc + ACC(r, 0), p, t->x + r, &s);
@@ -333,7 +343,7 @@ INLINE void dot_outputs(const td_tile *t, lane_rows *l, uint32_t o, uint32_t n_o
     float *acc = (float *)(void *)(p + VECTORS);
     const td_matrix *w = t->w;
     for (uint32_t v = 0; v < (uint32_t)NV; v++)
-        lanes_go_to(l + v, w, o + v * LANES);
+        lanes_go_to(l + v, w, t->id ? 0 : o + v * LANES);
     for (uint32_t k0 = 0, k1; k0 < w->n_in; k0 = k1) {
         k1 = w->n_in - k0 < PANEL ? w->n_in : k0 + PANEL;
         dot_panel(t, p, acc, l, o, k0, k1, bits, NV);
@@ -344,6 +354,11 @@ INLINE void dot_outputs(const td_tile *t, lane_rows *l, uint32_t o, uint32_t n_o
 INLINE void dot_affine(const td_tile *t, const int bits) {
     lane_rows l[VECTORS];
     uint32_t o = 0;
+    for (uint32_t n; t->id && o < t->n_o; o += n) {
+        n = t->n_o - o < LANES ? t->n_o - o : LANES;
+        lanes_set_ids(l, t->w, t->id + o, n);
+        dot_outputs(t, l, o, n, bits, 1);
+    }
     for (int v = 0; v < VECTORS; v++)
         lanes_set_rows(&l[v], t->w, LANES);
     for (; o + VECTORS * LANES <= t->n_o; o += VECTORS * LANES)

@@ -357,7 +357,7 @@ INLINE void dot_block_outputs(const td_tile *t, lane_rows *l, uint32_t o, uint32
     const size_t row = w->n_in / BLOCK_INPUTS(kind) * (size_t)BLOCK_BYTES(kind), panel = packed_up_to(w->n_in, kind);
     block_strip s = {.row_bytes = w->row_bytes, .packed = packed};
     for (uint32_t v = 0; v < (uint32_t)NV; v++)
-        l[v].codes = w->data + (o + v * LANES) * w->row_bytes;
+        l[v].codes = w->data + (t->id ? 0 : (o + v * LANES) * w->row_bytes);
     for (; s.k < w->n_in; s.k += s.blocks * 32) {
         const size_t at = (size_t)s.k / BLOCK_INPUTS(kind) * BLOCK_BYTES(kind);
         s.blocks = strip_blocks(w, s.k, kind);
@@ -370,7 +370,7 @@ INLINE void dot_block_outputs(const td_tile *t, lane_rows *l, uint32_t o, uint32
             }
             take_blocks(p + v, s.raw[v], s.blocks, kind);
         }
-        s.next = packed ? t->packed : weights_ahead(w, o, NV * LANES, at, row, BLOCK_PREFETCH_BYTES);
+        s.next = packed ? t->packed : t->id ? NULL : weights_ahead(w, o, NV * LANES, at, row, BLOCK_PREFETCH_BYTES);
         for (uint32_t r = 0, n; r < t->n_r; r += n, s.next = NULL) {
             n = rows_of_a_call(t->n_r - r);
             multiply[n - 1](acc + ACC(r, 0), p, t->x + r, &s);
@@ -382,6 +382,11 @@ INLINE void dot_block_outputs(const td_tile *t, lane_rows *l, uint32_t o, uint32
 INLINE void dot_blocks(const td_tile *t, const multiply_blocks_fn *one, const multiply_blocks_fn *all, const int kind) {
     lane_rows l[VECTORS];
     uint32_t o = 0;
+    for (uint32_t n; t->id && o < t->n_o; o += n) {
+        n = t->n_o - o < LANES ? t->n_o - o : LANES;
+        lanes_set_ids(l, t->w, t->id + o, n);
+        dot_block_outputs(t, l, o, n, one, kind, 1, false);
+    }
     for (int v = 0; v < VECTORS; v++)
         lanes_set_rows(&l[v], t->w, LANES);
     for (; o + VECTORS * LANES <= t->n_o; o += VECTORS * LANES)

@@ -23,6 +23,7 @@
 typedef struct td_tile {
     const td_matrix *w;    /* the outputs of the tile */
     const uint8_t *packed; /* the same, packed; NULL: not packed */
+    const int32_t *id;     /* quantised: output o of the tile is row id[o] of w; NULL: row o */
     const void *const *x;  /* [n_r] rows: floats, or the quantised form of the kernel */
     float *y;              /* y[r*y_stride + o], written when `last` */
     size_t y_stride;

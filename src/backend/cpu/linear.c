@@ -295,6 +295,20 @@ static td_tile_fn direct_kernel(const td_cpu *c, const td_matrix *w, uint32_t n)
     return w->format == TD_FORMAT_BF16 ? c->dsp.dot_bf16 : w->format == TD_FORMAT_F16 ? c->dsp.dot_f16 : NULL;
 }
 
+/* The kernel of integer products with the codes as they lie; NULL: there is none. */
+static td_tile_fn quantised_kernel(const td_cpu *c, const td_matrix *w) {
+    switch (cpu_path_of(c, w)) {
+    case CPU_PATH_Q4:
+        return c->dsp.dot_q4;
+    case CPU_PATH_BLOCKS:
+        return c->dsp.dot_blocks[w->format];
+    case CPU_PATH_Q8:
+        return w->format == TD_FORMAT_AFFINE && w->bits == 8 ? c->dsp.dot_q8 : NULL;
+    default:
+        return NULL;
+    }
+}
+
 void cpu_product_tile(td_cpu *c, void *block, const td_matrix *w, uint32_t o0, uint32_t n_o, const void *const *x,
                       uint32_t n, float *y, size_t y_stride) {
     if (n == 0)
@@ -305,12 +319,9 @@ void cpu_product_tile(td_cpu *c, void *block, const td_matrix *w, uint32_t o0, u
     td_tile t = {.w = &rows, .y_stride = y_stride, .acc = block, .n_o = n_o};
     if (w->packed && o0 % c->dsp.lanes == 0)
         t.packed = (const uint8_t *)w->packed + o0 / c->dsp.lanes * c->dsp.packed_bytes[w->format](w);
-    if (path == CPU_PATH_Q4)
-        run_quantised(c->dsp.dot_q4, t, x, n, y);
-    else if (path == CPU_PATH_BLOCKS)
-        run_quantised(c->dsp.dot_blocks[w->format], t, x, n, y);
-    else if (path == CPU_PATH_Q8 && w->format == TD_FORMAT_AFFINE && w->bits == 8)
-        run_quantised(c->dsp.dot_q8, t, x, n, y);
+    const td_tile_fn quantised = quantised_kernel(c, w);
+    if (quantised)
+        run_quantised(quantised, t, x, n, y);
     else if (path == CPU_PATH_Q8)
         run_unpacked(c, t, n_o, x, n, y, (uint8_t *)block + acc_bytes(c));
     else if (dot) {
@@ -435,11 +446,22 @@ typedef struct rows_dot_job {
 static void rows_dot_tile(void *arg, int tile, int thread) {
     const rows_dot_job *j = arg;
     const uint32_t from = (uint32_t)tile * IDS_PER_TILE, to = min_u32(j->n, from + IDS_PER_TILE);
+    const td_tile_fn dot = quantised_kernel(j->c, j->w);
+    if (dot) {
+        dot(&(td_tile){.w = j->w,
+                       .id = j->id + from,
+                       .x = &j->x,
+                       .y = j->y + from,
+                       .acc = cpu_thread_block(j->c, thread),
+                       .n_o = to - from,
+                       .n_r = 1});
+        return;
+    }
     for (uint32_t i = from; i < to; i++)
         cpu_product_tile(j->c, cpu_thread_block(j->c, thread), j->w, (uint32_t)j->id[i], 1, &j->x, 1, j->y + i, 1);
 }
 
-/* The same kernels as cpu_linear, an output at a time, so the same bits. */
+/* The same kernels as cpu_linear, so the same bits: an output has a lane of its own. */
 void cpu_rows_dot(td_backend *be, float *y, const float *x, const td_matrix *w, const int32_t *id, uint32_t n) {
     td_cpu *c = cpu_of(be);
     const cpu_path path = cpu_path_of(c, w);
