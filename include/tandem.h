@@ -102,12 +102,12 @@ typedef struct td_engine_options {
     uint32_t n_ctx;       /* positions a sequence may reach, up to 2^24; 0: what the model was made for, at most 8192 */
     uint32_t parallel;    /* sequences that a pass may serve (td_scheduler); default 1, at most 1024 */
     uint64_t cache_bytes; /* keys and values kept for prompts to come; 0: none beyond a session's own */
-    uint32_t prefill_size;  /* prompt rows a pass; default 512 */
-    bool kv_f32;            /* keys and values in f32 rather than bf16 */
-    uint32_t kv_page;       /* positions a KV page; default 64 */
-    int n_threads;          /* 0: all usable processors */
-    const char *isa;        /* "auto", "generic", "avx2", "avx512", "neon" or "reference"; NULL: auto */
-    bool pin;               /* bind threads to processors */
+    uint32_t prefill_size; /* prompt rows a pass; default 512 */
+    bool kv_f32;           /* keys and values in f32 rather than bf16 */
+    uint32_t kv_page;      /* positions a KV page; default 64 */
+    int n_threads;         /* 0: all usable processors */
+    const char *isa; /* "auto" (or NULL), "generic", "avx2", "avxvnni", "avx512", "neon", "neon+dotprod", "reference" */
+    bool pin;        /* bind threads to processors */
     bool float_activations; /* quantised weights meet f32 activations rather than int8 ones */
     uint64_t memory_limit;  /* bytes the process may use; 0: what the machine has available */
     bool ignore_memory;     /* load even when the memory plan exceeds the limit */

@@ -39,7 +39,7 @@ const td_arg td_model_arg_table[] = {
     {"prefill-size", 0, TD_ARG_UINT, M(prefill_size), 1, 8192, "N", "prompt tokens a pass (default 512)"},
     {"kv", 0, TD_ARG_CHOICE, M(kv), 0, 0, "f32|bf16", "type of keys and values (default bf16)"},
     {"threads", 't', TD_ARG_UINT, M(threads), 1, 1024, "N", "threads (default: all processors)"},
-    {"isa", 0, TD_ARG_CHOICE, M(isa), 0, 0, "auto|generic|avx2|avx512|neon|reference",
+    {"isa", 0, TD_ARG_CHOICE, M(isa), 0, 0, "auto|generic|avx2|avxvnni|avx512|neon|neon+dotprod|reference",
      "kernels to use (default: the best the processor has)"},
     {"pin", 0, TD_ARG_FLAG, M(pin), 0, 0, NULL, "bind threads to processors"},
     {"float-activations", 0, TD_ARG_FLAG, M(float_activations), 0, 0, NULL,

@@ -86,11 +86,9 @@ static td_status open_backend(td_engine *e, const td_engine_options *o, td_error
     static const struct {
         const char *name;
         td_isa isa;
-    } levels[] = {{"auto", TD_ISA_AUTO},
-                  {"generic", TD_ISA_GENERIC},
-                  {"avx2", TD_ISA_AVX2},
-                  {"avx512", TD_ISA_AVX512},
-                  {"neon", TD_ISA_NEON}};
+    } levels[] = {{"auto", TD_ISA_AUTO},           {"generic", TD_ISA_GENERIC}, {"avx2", TD_ISA_AVX2},
+                  {"avxvnni", TD_ISA_AVXVNNI},     {"avx512", TD_ISA_AVX512},   {"neon", TD_ISA_NEON},
+                  {"neon+dotprod", TD_ISA_NEONDOT}};
     const char *isa = o->isa ? o->isa : "auto";
     e->float_activations = o->float_activations;
     if (strcmp(isa, "reference") == 0) {
@@ -108,8 +106,9 @@ static td_status open_backend(td_engine *e, const td_engine_options *o, td_error
         e->info.n_threads = td_backend_cpu_threads(e->be);
         return TD_OK;
     }
-    return td_fail(err, TD_E_ARG, "instruction set \"%s\", expected auto, generic, avx2, avx512, neon or reference",
-                   isa);
+    return td_fail(
+        err, TD_E_ARG,
+        "instruction set \"%s\", expected auto, generic, avx2, avxvnni, avx512, neon, neon+dotprod or reference", isa);
 }
 
 /* Reads every page of the weights once, so that what follows is not slowed by the disk and a user sees how far it is.
