@@ -17,6 +17,9 @@ typedef struct td_map {
  * (SIGBUS), as for every mapped reader: replace model files by rename, never in place. */
 td_status td_map_open(td_map *map, const char *path, td_error *err) TD_MUST_CHECK;
 void td_map_close(td_map *map);
+/* Tells the system that [from, to) of a map will not be read soon: its whole pages leave the process. Reading them
+ * again brings them back. Only for parts of maps: other memory would lose what it holds. */
+void td_map_forget(const uint8_t *from, const uint8_t *to);
 
 bool td_file_exists(const char *path);
 bool td_dir_exists(const char *path);

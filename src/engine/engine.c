@@ -230,7 +230,10 @@ static td_status open_all(td_engine *e, const td_engine_options *o, td_error *er
     TD_TRY(td_engine_load_generation(e, err));
     TD_TRY(open_decoder(e, o, err));
     TD_TRY(warm(e, e->ck, err));
-    return td_model_adopt(e->model, err);
+    TD_TRY(td_model_adopt(e->model, err));
+    if (td_checkpoint_gguf(e->ck)) /* it is the packed blocks that are read from now on */
+        td_gguf_forget_pages(td_checkpoint_gguf(e->ck));
+    return TD_OK;
 }
 
 td_status td_engine_open(td_engine **out, const td_engine_options *opt, td_error *err) {

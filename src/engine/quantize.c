@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -183,21 +182,13 @@ static void run_tile(void *arg, int tile, int thread) {
     td_matrix_free(&q);
 }
 
-/* Tells the system that a part of the mapped source will not be read again, so that a conversion does not fill the
- * memory with a file it has passed. Whole pages only. */
-static void forget(const uint8_t *from, const uint8_t *to) {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t begin = ((uintptr_t)from + page - 1) / page * page, end = (uintptr_t)to / page * page;
-    if (end > begin)
-        madvise((void *)begin, end - begin, MADV_DONTNEED);
-}
-
-/* The rows that a batch of n tiles has read, and what lies between them. */
+/* Of the mapped source, the rows that a batch of n tiles has read, and what lies between them: a conversion does not
+ * fill the memory with a file it has passed. */
 static void forget_batch(const tiling *t, int n) {
     tile_place a = place_of(t, t->first), b = place_of(t, t->first + (uint32_t)n - 1);
     size_t begin = (size_t)a.expert * t->it->source_rows + t->it->row0 + a.row;
     size_t end = (size_t)b.expert * t->it->source_rows + t->it->row0 + b.row + b.n;
-    forget(t->source.data + begin * t->source.row_bytes, t->source.data + end * t->source.row_bytes);
+    td_map_forget(t->source.data + begin * t->source.row_bytes, t->source.data + end * t->source.row_bytes);
 }
 
 static td_status run_batch(job *j, tiling *t, int n, td_quantize_class *c, td_error *err) {
@@ -255,7 +246,7 @@ static td_status copy_bytes(job *j, const td_shard *shard, uint64_t offset, cons
     while (n > 0) {
         size_t piece = n < COPY_BYTES ? n : COPY_BYTES;
         TD_TRY(td_shard_write(shard, offset, from, piece, err));
-        forget(from, from + piece);
+        td_map_forget(from, from + piece);
         TD_TRY(advance(j, piece, err));
         offset += piece;
         from += piece;

@@ -438,6 +438,10 @@ void td_gguf_close(td_gguf **file) {
     *file = NULL;
 }
 
+void td_gguf_forget_pages(const td_gguf *g) {
+    td_map_forget(g->map.data, g->map.data + g->map.size);
+}
+
 const char *td_gguf_path(const td_gguf *g) {
     return g->path;
 }
