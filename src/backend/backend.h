@@ -209,7 +209,8 @@ typedef struct td_backend_ops {
                          uint32_t head_dim, td_error *err);
 
     /* Gives a matrix that `linear` will read often a copy in the backend's own order (m->packed), where that helps: the
-     * same results, bit for bit, sooner. Called at load. TD_E_NOMEM leaves the matrix as it was. */
+     * same results, bit for bit, sooner; a matrix that is not there (data NULL) stays so. Called at load. TD_E_NOMEM
+     * leaves the matrix as it was. */
     td_status (*adopt)(td_backend *be, td_matrix *m, td_error *err);
 
     /* Waits for everything enqueued; the first error since the last wait. */

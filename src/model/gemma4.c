@@ -176,9 +176,7 @@ static void close_model(td_model *m) {
 
 static td_status adopt(td_model *m, td_error *err) {
     gemma4 *g = self(m);
-    TD_TRY(m->be->ops->adopt(m->be, &g->head, err));
-    if (g->ple_proj.data)
-        TD_TRY(m->be->ops->adopt(m->be, &g->ple_proj, err));
+    TD_TRY(td_model_adopt_all(m->be, (td_matrix *const[]){&g->head, &g->ple_proj}, 2, err));
     for (uint32_t l = 0; l < g->c.n_layers; l++)
         TD_TRY(td_gemma4_layer_adopt(&g->layer[l], m->be, err));
     return TD_OK;

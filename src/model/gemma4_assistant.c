@@ -282,12 +282,9 @@ static td_status convert_weights(td_gemma4_assistant *a, td_error *err) {
 
 static td_status adopt(td_gemma4_assistant *a, td_error *err) {
     td_backend *be = a->trunk->be;
-    td_matrix *const m[] = {&a->pre, &a->post, &a->centroids};
-    for (size_t i = 0; i < sizeof m / sizeof m[0]; i++)
-        if (m[i]->data)
-            TD_TRY(be->ops->adopt(be, m[i], err));
-    if (!a->info.centroids) /* it is read whole, then */
-        TD_TRY(be->ops->adopt(be, &a->embed, err));
+    /* with clusters the vocabulary is not read whole */
+    td_matrix *const m[] = {&a->pre, &a->post, &a->centroids, &a->embed};
+    TD_TRY(td_model_adopt_all(be, m, a->info.centroids ? 3 : 4, err));
     for (uint32_t l = 0; l < a->c.n_layers; l++)
         TD_TRY(td_gemma4_layer_adopt(&a->layer[l], be, err));
     return TD_OK;

@@ -144,10 +144,7 @@ static void layer_matrices(td_gemma4_layer *l, td_matrix *m[LAYER_MATRICES]) {
 td_status td_gemma4_layer_adopt(td_gemma4_layer *l, td_backend *be, td_error *err) {
     td_matrix *m[LAYER_MATRICES];
     layer_matrices(l, m);
-    for (size_t i = 0; i < LAYER_MATRICES; i++)
-        if (m[i]->data)
-            TD_TRY(be->ops->adopt(be, m[i], err));
-    return TD_OK;
+    return td_model_adopt_all(be, m, LAYER_MATRICES, err);
 }
 
 void td_gemma4_layer_free(td_gemma4_layer *l) {

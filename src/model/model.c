@@ -51,6 +51,12 @@ td_status td_model_adopt(td_model *m, td_error *err) {
     return m->ops->adopt(m, err);
 }
 
+td_status td_model_adopt_all(td_backend *be, td_matrix *const *m, size_t n, td_error *err) {
+    for (size_t i = 0; i < n; i++)
+        TD_TRY(be->ops->adopt(be, m[i], err));
+    return TD_OK;
+}
+
 void td_model_close(td_model **m) {
     if (!m || !*m)
         return;

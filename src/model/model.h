@@ -130,6 +130,8 @@ td_status td_model_open(td_model **out, td_checkpoint *ck, td_backend *be, const
                         td_error *err) TD_MUST_CHECK;
 /* Has the backend arrange the weights for speed, beside the files they were mapped from (td_backend_ops.adopt). */
 td_status td_model_adopt(td_model *m, td_error *err) TD_MUST_CHECK;
+/* The same of n matrices, for families and drafters. */
+td_status td_model_adopt_all(td_backend *be, td_matrix *const *m, size_t n, td_error *err) TD_MUST_CHECK;
 void td_model_close(td_model **m);
 
 /* Runs a pass and waits for it. On failure the pages' new rows are undefined and so are the states of its sequences;

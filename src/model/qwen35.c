@@ -247,11 +247,9 @@ static void commit_state(td_model *m, void *state, uint32_t n) {
 
 static td_status adopt(td_model *m, td_error *err) {
     qwen35 *g = self(m);
-    TD_TRY(m->be->ops->adopt(m->be, &g->lm_head, err));
+    TD_TRY(td_model_adopt_all(m->be, (td_matrix *const[]){&g->lm_head, &g->head.fc}, 2, err));
     for (uint32_t l = 0; l < g->c.n_layers; l++)
         TD_TRY(td_qwen35_layer_adopt(&g->layer[l], m->be, err));
-    if (g->head.fc.data)
-        TD_TRY(m->be->ops->adopt(m->be, &g->head.fc, err));
     return td_qwen35_layer_adopt(&g->head.layer, m->be, err);
 }
 

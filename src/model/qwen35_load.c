@@ -301,10 +301,7 @@ static void layer_matrices(td_qwen35_layer *w, td_matrix *m[LAYER_MATRICES]) {
 td_status td_qwen35_layer_adopt(td_qwen35_layer *w, td_backend *be, td_error *err) {
     td_matrix *m[LAYER_MATRICES];
     layer_matrices(w, m);
-    for (size_t i = 0; i < LAYER_MATRICES; i++)
-        if (m[i]->data)
-            TD_TRY(be->ops->adopt(be, m[i], err));
-    return TD_OK;
+    return td_model_adopt_all(be, m, LAYER_MATRICES, err);
 }
 
 void td_qwen35_layer_free(td_qwen35_layer *w) {

@@ -50,18 +50,13 @@ typedef struct lane_rows {
     size_t row[LANES], scale_row[LANES];
 } lane_rows;
 
-INLINE void lanes_set_rows(lane_rows *l, const td_matrix *w, uint32_t n) {
+/* id: rows that are anywhere; NULL: n that follow each other. */
+INLINE void lanes_set_rows(lane_rows *l, const td_matrix *w, const int32_t *id, uint32_t n) {
     for (uint32_t i = 0; i < LANES; i++) {
-        l->row[i] = (i < n ? i : n - 1) * w->row_bytes;
-        l->scale_row[i] = (i < n ? i : n - 1) * w->scale_row_bytes;
-    }
-}
-
-/* Rows that are anywhere. */
-INLINE void lanes_set_ids(lane_rows *l, const td_matrix *w, const int32_t *id, uint32_t n) {
-    for (uint32_t i = 0; i < LANES; i++) {
-        l->row[i] = (size_t)id[i < n ? i : n - 1] * w->row_bytes;
-        l->scale_row[i] = (size_t)id[i < n ? i : n - 1] * w->scale_row_bytes;
+        const uint32_t at = i < n ? i : n - 1;
+        const size_t row = id ? (size_t)id[at] : at;
+        l->row[i] = row * w->row_bytes;
+        l->scale_row[i] = row * w->scale_row_bytes;
     }
 }
 
@@ -354,18 +349,13 @@ INLINE void dot_outputs(const td_tile *t, lane_rows *l, uint32_t o, uint32_t n_o
 INLINE void dot_affine(const td_tile *t, const int bits) {
     lane_rows l[VECTORS];
     uint32_t o = 0;
-    for (uint32_t n; t->id && o < t->n_o; o += n) {
-        n = t->n_o - o < LANES ? t->n_o - o : LANES;
-        lanes_set_ids(l, t->w, t->id + o, n);
-        dot_outputs(t, l, o, n, bits, 1);
-    }
     for (int v = 0; v < VECTORS; v++)
-        lanes_set_rows(&l[v], t->w, LANES);
-    for (; o + VECTORS * LANES <= t->n_o; o += VECTORS * LANES)
+        lanes_set_rows(&l[v], t->w, NULL, LANES);
+    for (; !t->id && o + VECTORS * LANES <= t->n_o; o += VECTORS * LANES)
         dot_outputs(t, l, o, VECTORS * LANES, bits, VECTORS);
     for (uint32_t n; o < t->n_o; o += n) {
         n = t->n_o - o < LANES ? t->n_o - o : LANES;
-        lanes_set_rows(l, t->w, n);
+        lanes_set_rows(l, t->w, t->id ? t->id + o : NULL, n);
         dot_outputs(t, l, o, n, bits, 1);
     }
 }

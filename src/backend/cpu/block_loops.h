@@ -336,7 +336,7 @@ INLINE size_t packed_up_to(uint32_t k, const int kind) {
 INLINE void pack_panel(uint8_t *to, const td_matrix *w, uint32_t o, const int kind) {
     block_panel p;
     lane_rows l;
-    lanes_set_rows(&l, w, LANES);
+    lanes_set_rows(&l, w, NULL, LANES);
     l.codes = w->data + o * w->row_bytes;
     for (uint32_t k = 0, blocks; k < w->n_in; k += blocks * 32) {
         blocks = strip_blocks(w, k, kind);
@@ -382,18 +382,13 @@ INLINE void dot_block_outputs(const td_tile *t, lane_rows *l, uint32_t o, uint32
 INLINE void dot_blocks(const td_tile *t, const multiply_blocks_fn *one, const multiply_blocks_fn *all, const int kind) {
     lane_rows l[VECTORS];
     uint32_t o = 0;
-    for (uint32_t n; t->id && o < t->n_o; o += n) {
-        n = t->n_o - o < LANES ? t->n_o - o : LANES;
-        lanes_set_ids(l, t->w, t->id + o, n);
-        dot_block_outputs(t, l, o, n, one, kind, 1, false);
-    }
     for (int v = 0; v < VECTORS; v++)
-        lanes_set_rows(&l[v], t->w, LANES);
-    for (; o + VECTORS * LANES <= t->n_o; o += VECTORS * LANES)
+        lanes_set_rows(&l[v], t->w, NULL, LANES);
+    for (; !t->id && o + VECTORS * LANES <= t->n_o; o += VECTORS * LANES)
         dot_block_outputs(t, l, o, VECTORS * LANES, all, kind, VECTORS, t->packed != NULL);
     for (uint32_t n; o < t->n_o; o += n) {
         n = t->n_o - o < LANES ? t->n_o - o : LANES;
-        lanes_set_rows(l, t->w, n);
+        lanes_set_rows(l, t->w, t->id ? t->id + o : NULL, n);
         dot_block_outputs(t, l, o, n, one, kind, 1, t->packed != NULL && n == LANES);
     }
 }

@@ -14,10 +14,11 @@
  * With many rows a float tile is cut three ways so that what is used again is near: blocks of OUT_BLOCK outputs and
  * panels of PANEL inputs, whose weights stay in the first-level cache, and blocks of ROW_BLOCK rows, whose panel stays
  * in the second. Accumulators wait in scratch between panels. None of the cuts shows in the result. */
-#include "base/alloc.h"
 #include "backend/cpu/cpu.h"
 
 #include <string.h>
+
+#include "base/alloc.h"
 
 #define ROW_BLOCK 64 /* of float products; TD_DSP_Q_ROWS of quantised ones */
 /* Above this many rows plain 16-bit weights are decoded before use. */
@@ -418,7 +419,7 @@ static void adopt_panel(void *arg, int tile, int thread) {
 
 td_status cpu_adopt(td_backend *be, td_matrix *m, td_error *err) {
     const td_cpu *c = cpu_of(be);
-    if (m->n_stack != 1 || cpu_path_of(c, m) != CPU_PATH_BLOCKS || m->n_out < c->dsp.lanes)
+    if (!m->data || m->n_stack != 1 || cpu_path_of(c, m) != CPU_PATH_BLOCKS || m->n_out < c->dsp.lanes)
         return TD_OK;
     adopt_job j = {.c = c, .w = m, .panel_bytes = c->dsp.packed_bytes[m->format](m)};
     const uint32_t panels = m->n_out / c->dsp.lanes;
