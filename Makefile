@@ -4,6 +4,7 @@
 #   make demo       set-up, build, and a scripted chat that compares drafted with plain decoding
 #   make test       set-up, build, every test
 #   make asan       every test under AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan
+#   make test-isas  every test once for each level of kernels of this machine, as if it had no better (ISAS="avx2 ...")
 #   make neon       the ARM kernels: cross-build tests into build-neon and run them under qemu, without and with the
 #                   dot-product extension (some minutes; scripts/setup --neon installs what it takes)
 #   make bench      build and run the benchmarks
@@ -30,7 +31,7 @@ configure = $(CMAKE) -S . -B $(1) $(call generator,$(1)) -DTD_WERROR=$(WERROR) $
 # The tests need cmocka; somebody who only wants the program does not.
 tests_if_possible = -DTD_TESTS=$(if $(shell pkg-config --exists cmocka 2>/dev/null && echo yes),ON,OFF)
 
-.PHONY: all setup demo test asan neon bench fuzz install clean
+.PHONY: all setup demo test asan test-isas neon bench fuzz install clean
 
 all:
 	@scripts/setup --check
@@ -57,6 +58,13 @@ asan:
 	@$(CMAKE) --build build-asan -j $(JOBS)
 	@UBSAN_OPTIONS=print_stacktrace=1 \
 		$(CTEST) --test-dir build-asan --output-on-failure -j $(TEST_JOBS) $(TEST_ARGS)
+
+# With TD_AUTO_ISA a build takes the named level for the best; only one file is compiled again.
+ISAS ?= generic avx2 avxvnni avx512
+test-isas:
+	@scripts/setup --tests
+	@set -e; for isa in $(ISAS); do echo "with $$isa:"; \
+		$(MAKE) --no-print-directory test BUILD=build-isas CMAKE_ARGS="-DTD_AUTO_ISA=$$isa $(CMAKE_ARGS)"; done
 
 # What runs there: all of the kernels, and families, checkpoints and rounds on top of them.
 neon_tests = $(notdir $(basename $(wildcard tests/tensor/test_*.c tests/backend/test_*.c))) \
@@ -86,4 +94,4 @@ install: all
 	@$(CMAKE) --install $(BUILD) --prefix $(PREFIX)
 
 clean:
-	rm -rf build build-asan build-fuzz build-neon
+	rm -rf build build-asan build-isas build-fuzz build-neon

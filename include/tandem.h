@@ -109,6 +109,8 @@ typedef struct td_engine_options {
     const char *isa; /* "auto" (or NULL), "generic", "avx2", "avxvnni", "avx512", "neon", "neon+dotprod", "reference" */
     bool pin;        /* bind threads to processors */
     bool float_activations; /* quantised weights meet f32 activations rather than int8 ones */
+    bool no_packing;        /* quantised weights are read from the file's pages, which processes share, rather than from
+                             * a copy in the order of the kernels, which is faster: the same results, bit for bit */
     uint64_t memory_limit;  /* bytes the process may use; 0: what the machine has available */
     bool ignore_memory;     /* load even when the memory plan exceeds the limit */
     td_log_fn log;

@@ -290,10 +290,15 @@ typedef enum td_isa {
 
 typedef struct td_cpu_options {
     int n_threads; /* 0: all usable processors */
-    td_isa isa;    /* AUTO: the best the machine has; a level it lacks is TD_E_UNSUPPORTED */
+    td_isa isa;    /* AUTO: the best the machine has (or what the build was told); one it lacks is TD_E_UNSUPPORTED */
     bool pin;
     bool float_activations; /* quantised weights meet f32 activations, rather than int8 ones */
+    bool no_packing;        /* td_backend_ops.adopt does nothing */
 } td_cpu_options;
+
+/* A level's name, "avx512", and the level of a name; false: there is none of that name. */
+const char *td_isa_name(td_isa isa);
+bool td_isa_named(const char *name, td_isa *isa);
 
 /* The tuned CPU backend. opt NULL: defaults. */
 td_status td_backend_cpu_open(td_backend **out, const td_cpu_options *opt, td_error *err) TD_MUST_CHECK;

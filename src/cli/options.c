@@ -44,6 +44,8 @@ const td_arg td_model_arg_table[] = {
     {"pin", 0, TD_ARG_FLAG, M(pin), 0, 0, NULL, "bind threads to processors"},
     {"float-activations", 0, TD_ARG_FLAG, M(float_activations), 0, 0, NULL,
      "quantised weights meet float rather than int8 activations"},
+    {"no-packing", 0, TD_ARG_FLAG, M(no_packing), 0, 0, NULL,
+     "read quantised weights from the file's pages, which processes share, not from a faster copy"},
     {"memory-limit-mb", 0, TD_ARG_UINT, M(memory_limit_mb), 1, 1 << 30, "N",
      "refuse a model that needs more (default: what the machine has)"},
     {"ignore-memory", 0, TD_ARG_FLAG, M(ignore_memory), 0, 0, NULL, "load it even if it does not fit"},
@@ -117,6 +119,7 @@ static td_engine_options engine_options(const td_opened *o, const td_model_args 
     e.isa = args->isa.given ? args->isa.v : "auto";
     e.pin = args->pin.given;
     e.float_activations = args->float_activations.given;
+    e.no_packing = args->no_packing.given;
     e.memory_limit = args->memory_limit_mb.v << 20;
     e.ignore_memory = args->ignore_memory.given;
     if (args->parallel.given)

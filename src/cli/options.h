@@ -8,7 +8,7 @@
 
 typedef struct td_model_args {
     td_arg_text model, assistant, draft_model, kv, isa;
-    td_arg_flag mtp, no_mtp, mtp_fixed, lookup, ignore_memory, float_activations, pin, verbose, quiet;
+    td_arg_flag mtp, no_mtp, mtp_fixed, lookup, ignore_memory, float_activations, no_packing, pin, verbose, quiet;
     td_arg_uint num_mtp_tokens, mtp_shortlist, ctx_size, prefill_size, threads, memory_limit_mb;
     td_arg_text mtp_bits;
     td_arg_float mtp_min_prob;

@@ -83,12 +83,6 @@ static td_status check_options(const td_engine_options *o, td_error *err) {
 }
 
 static td_status open_backend(td_engine *e, const td_engine_options *o, td_error *err) {
-    static const struct {
-        const char *name;
-        td_isa isa;
-    } levels[] = {{"auto", TD_ISA_AUTO},           {"generic", TD_ISA_GENERIC}, {"avx2", TD_ISA_AVX2},
-                  {"avxvnni", TD_ISA_AVXVNNI},     {"avx512", TD_ISA_AVX512},   {"neon", TD_ISA_NEON},
-                  {"neon+dotprod", TD_ISA_NEONDOT}};
     const char *isa = o->isa ? o->isa : "auto";
     e->float_activations = o->float_activations;
     if (strcmp(isa, "reference") == 0) {
@@ -96,19 +90,19 @@ static td_status open_backend(td_engine *e, const td_engine_options *o, td_error
         e->info.n_threads = 1;
         return td_backend_ref_open(&e->be, err);
     }
-    for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
-        if (strcmp(isa, levels[i].name) != 0)
-            continue;
-        td_cpu_options cpu = {
-            .n_threads = o->n_threads, .isa = levels[i].isa, .pin = o->pin, .float_activations = o->float_activations};
-        TD_TRY(td_backend_cpu_open(&e->be, &cpu, err));
-        e->info.isa = td_backend_cpu_isa(e->be);
-        e->info.n_threads = td_backend_cpu_threads(e->be);
-        return TD_OK;
-    }
-    return td_fail(
-        err, TD_E_ARG,
-        "instruction set \"%s\", expected auto, generic, avx2, avxvnni, avx512, neon, neon+dotprod or reference", isa);
+    td_cpu_options cpu = {.n_threads = o->n_threads,
+                          .pin = o->pin,
+                          .float_activations = o->float_activations,
+                          .no_packing = o->no_packing};
+    if (!td_isa_named(isa, &cpu.isa))
+        return td_fail(
+            err, TD_E_ARG,
+            "instruction set \"%s\", expected auto, generic, avx2, avxvnni, avx512, neon, neon+dotprod or reference",
+            isa);
+    TD_TRY(td_backend_cpu_open(&e->be, &cpu, err));
+    e->info.isa = td_backend_cpu_isa(e->be);
+    e->info.n_threads = td_backend_cpu_threads(e->be);
+    return TD_OK;
 }
 
 /* Reads every page of the weights once, so that what follows is not slowed by the disk and a user sees how far it is.
@@ -231,8 +225,11 @@ static td_status open_all(td_engine *e, const td_engine_options *o, td_error *er
     TD_TRY(open_decoder(e, o, err));
     TD_TRY(warm(e, e->ck, err));
     TD_TRY(td_model_adopt(e->model, err));
-    if (td_checkpoint_gguf(e->ck)) /* it is the packed blocks that are read from now on */
-        td_gguf_forget_pages(td_checkpoint_gguf(e->ck));
+    if (!o->no_packing) { /* it is the packed copies that are read from now on */
+        td_checkpoint_forget_codes(e->ck);
+        if (e->drafter_ck)
+            td_checkpoint_forget_codes(e->drafter_ck);
+    }
     return TD_OK;
 }
 

@@ -24,8 +24,7 @@ const td_isa *bt_levels(void) {
 }
 
 const char *bt_level_name(td_isa isa) {
-    static const char *const names[] = {"auto", "generic", "avx2", "avx512", "neon", "avxvnni", "neon+dotprod"};
-    return names[isa];
+    return td_isa_name(isa);
 }
 
 td_backend *bt_open(td_isa isa, int n_threads, bool float_activations) {

@@ -354,6 +354,47 @@ static void chosen_rows_have_the_bits_of_the_product(void **state) {
 
 /* What int8 activations cost: for normal activations a relative error of y (root mean square over outputs) of about
  * step/sqrt(12) / |x|_rms, with a step of max|x of 32| / 127 ~ 2.1 / 127: 0.5 %. Twice that is the limit. */
+/* Formats with integer products of their own have a copy, which alone is read where it holds every row. */
+static void check_adopted(const bt_kind *kind, uint32_t n_out, uint32_t n_in, td_isa isa) {
+    enum { ROWS = 19 };
+    bt_rng r = {61};
+    bt_matrix w = bt_matrix_new(&r, kind, 1, n_out, n_in);
+    float *x = floats((size_t)ROWS * n_in), *want = floats((size_t)ROWS * n_out);
+    bt_fill(&r, x, (size_t)ROWS * n_in);
+    td_backend *be = bt_open(isa, 3, false);
+    product(be, x, ROWS, &w.m, want);
+    td_matrix packed = w.m;
+    assert_int_equal(be->ops->adopt(be, &packed, NULL), TD_OK);
+    const bool direct = kind->format == TD_FORMAT_AFFINE && (kind->bits == 4 || kind->bits == 8);
+    if (direct)
+        assert_true((packed.packed != NULL) == (n_out >= 16));
+    if (packed.packed && n_out % 16 == 0) {
+        memset((void *)(uintptr_t)w.m.data, 0xA5, n_out * w.m.row_bytes);
+        memset((void *)(uintptr_t)w.m.scales, 0xA5, n_out * w.m.scale_row_bytes);
+        memset((void *)(uintptr_t)w.m.biases, 0xA5, n_out * w.m.scale_row_bytes);
+    }
+    for (uint32_t n = 1; n <= ROWS; n += n < 9 ? 1 : 5) {
+        bt_guard y = bt_guard_new((size_t)n * n_out);
+        product(be, x, n, &packed, y.y);
+        bt_same_bits(kind->name, y.y, want, (size_t)n * n_out);
+        bt_guard_free(&y);
+    }
+    td_matrix_free(&packed);
+    td_backend_close(&be);
+    bt_matrix_free(&w);
+    free(x);
+    free(want);
+}
+
+static void adopted_matrices_keep_their_bits(void **state) {
+    (void)state;
+    static const uint32_t n_out[] = {229, 64, 37, 16, 3, 208}, n_in[] = {1408, 128, 640, 512, 256, 1152};
+    for (const td_isa *isa = bt_levels(); *isa; isa++)
+        for (const bt_kind *k = bt_kinds; k->name; k++)
+            for (size_t i = 0; i < sizeof n_out / sizeof n_out[0]; i++)
+                check_adopted(k, n_out[i], n_in[i], *isa);
+}
+
 static void int8_activations_cost_half_a_percent(void **state) {
     (void)state;
     enum { N_IN = 2048, N_OUT = 256 };
@@ -392,6 +433,7 @@ int main(void) {
         cmocka_unit_test(rows_keep_their_bits),
         cmocka_unit_test(matrices_of_one_call_do_not_mix),
         cmocka_unit_test(chosen_rows_have_the_bits_of_the_product),
+        cmocka_unit_test(adopted_matrices_keep_their_bits),
         cmocka_unit_test(int8_activations_cost_half_a_percent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

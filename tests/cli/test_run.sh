@@ -37,6 +37,7 @@ is mtp.active false
 [ -n "$(value mtp.reason)" ] || fail "no reason for plain decoding"
 plain --prefill-size 1
 plain --prefill-size 7 --threads 1
+plain --no-packing
 for depth in 0 1 5 8; do
     plain --mtp-assistant-model "$vectors/gemma4-ple-assistant" --num-mtp-tokens $depth --mtp-fixed
 done

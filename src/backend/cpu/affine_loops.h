@@ -4,6 +4,8 @@
 
 #include "backend/cpu/vec_affine.h"
 
+typedef uint32_t v32 __attribute__((vector_size(VECTOR_BYTES), may_alias));
+
 /* ---- activations ---- */
 
 INLINE void quantize_row(uint8_t *to, const float *x, uint32_t n, const td_q_form form) {
@@ -129,6 +131,15 @@ INLINE void pack_bf16_pairs(uint8_t *to, const lane_rows *l, uint32_t g0, uint32
     }
 }
 
+/* Codes that are packed less FLIP: scale*c + bias = scale*(c - FLIP) + (bias + FLIP*scale). */
+INLINE void flip_biases(uint8_t *to, uint32_t n, const int bits) {
+    if (bits == 8 && FLIP != 0)
+        for (uint32_t g = 0; g < n; g++, to += 2 * VECTOR_BYTES) {
+            const vf bias = vf_fma(vf_load(to), vf_set1(FLIP), vf_load(to + VECTOR_BYTES));
+            vf_store((float *)(void *)(to + VECTOR_BYTES), bias);
+        }
+}
+
 /* Those of groups [g0, g1). */
 INLINE void pack_all_scales(uint8_t *to, const td_matrix *w, const lane_rows *l, uint32_t g0, uint32_t g1,
                             const int bits) {
@@ -138,14 +149,24 @@ INLINE void pack_all_scales(uint8_t *to, const td_matrix *w, const lane_rows *l,
         pack_scales(to, l->scales, l->scale_row, w->scale_type, g0, g1);
         pack_scales(to + VECTOR_BYTES, l->biases, l->scale_row, w->scale_type, g0, g1);
     }
-    if (bits == 8 && FLIP != 0) /* scale*c + bias = scale*(c - FLIP) + (bias + FLIP*scale) */
-        for (uint32_t g = g0; g < g1; g++, to += 2 * VECTOR_BYTES) {
-            const vf bias = vf_fma(vf_load(to), vf_set1(FLIP), vf_load(to + VECTOR_BYTES));
-            vf_store((float *)(void *)(to + VECTOR_BYTES), bias);
-        }
+    flip_biases(to, g1 - g0, bits);
 }
 
-/* ---- products ---- */
+/* ---- packing ahead ---- */
+
+/* Strip after strip: scales and biases of its groups as dwords of 16 bits each (of f32 as two vectors), then codes. */
+INLINE size_t packed_group(const td_matrix *w) {
+    return w->scale_type == TD_DTYPE_F32 ? 2 * VECTOR_BYTES : VECTOR_BYTES;
+}
+
+/* Bytes of LANES packed rows up to input k. */
+INLINE size_t packed_affine(const td_matrix *w, uint32_t k) {
+    return k / w->group * packed_group(w) + (size_t)(k / 32) * CODE_BYTES(w->bits);
+}
+
+INLINE uint32_t strip_end(const td_matrix *w, uint32_t k) {
+    return w->n_in - k < STRIP(w->bits) ? w->n_in : k + STRIP(w->bits);
+}
 
 /* Of LANES outputs. */
 typedef struct packed_panel {
@@ -153,11 +174,71 @@ typedef struct packed_panel {
     uint8_t codes[STRIP(8) / 32 * CODE_BYTES(8)];
 } packed_panel;
 
+INLINE void pack_pairs(uint8_t *to, const lane_rows *l, uint32_t g0, uint32_t g1) {
+    for (uint32_t g = g0; g < g1; g += LANES) {
+        const uint32_t n = g1 - g < LANES ? g1 - g : LANES;
+        vi v[LANES];
+        for (int i = 0; i < LANES; i++)
+            v[i] = load_pairs(l->scales + 2 * g + l->scale_row[i], l->biases + 2 * g + l->scale_row[i], n);
+        transpose(v);
+        for (uint32_t j = 0; j < n; j++, to += VECTOR_BYTES)
+            store_codes(to, v[j]);
+    }
+}
+
+static void pack_affine(uint8_t *to, const td_matrix *w, uint32_t o) {
+    lane_rows l;
+    lanes_set_rows(&l, w, NULL, LANES);
+    lanes_go_to(&l, w, o);
+    for (uint32_t k = 0, end; k < w->n_in; k = end) {
+        _Alignas(64) packed_panel p;
+        end = strip_end(w, k);
+        const uint32_t g0 = k / w->group, g1 = end / w->group;
+        const size_t scales = (g1 - g0) * packed_group(w), codes = (end - k) / 32 * CODE_BYTES(w->bits);
+        if (w->scale_type == TD_DTYPE_F32) {
+            pack_scales(p.scales, l.scales, l.scale_row, w->scale_type, g0, g1);
+            pack_scales(p.scales + VECTOR_BYTES, l.biases, l.scale_row, w->scale_type, g0, g1);
+        } else {
+            pack_pairs(p.scales, &l, g0, g1);
+        }
+        pack_codes(p.codes, &l, k, end, w->bits);
+        memcpy(to, p.scales, scales);
+        memcpy(to + scales, p.codes, codes);
+        to += scales + codes;
+    }
+}
+
+static size_t packed_affine_bytes(const td_matrix *w) {
+    return packed_affine(w, w->n_in);
+}
+
+/* n groups, as pack_all_scales would leave them. */
+INLINE void take_scales(uint8_t *to, const uint8_t *from, uint32_t n, td_dtype type, const int bits) {
+    uint8_t *end = to + n * 2 * VECTOR_BYTES;
+    if (type == TD_DTYPE_F32)
+        memcpy(to, from, n * 2 * VECTOR_BYTES);
+    else
+        for (uint8_t *t = to; t < end; t += 2 * VECTOR_BYTES, from += VECTOR_BYTES) {
+            const vi pair = load_codes(from, 0, 8);
+            const vi scale = type == TD_DTYPE_BF16 ? low_bf16(pair) : (vi)half_low(pair);
+            const vi bias = type == TD_DTYPE_BF16 ? high_bf16(pair) : (vi)half_low((vi)((v32)pair >> 16));
+            store_codes(t, scale);
+            store_codes(t + VECTOR_BYTES, bias);
+        }
+    flip_biases(to, n, bits);
+}
+
+/* ---- products ---- */
+
 /* A strip of a panel: `blocks` blocks from input k on, in groups of 32 << shift inputs. */
 typedef struct strip {
+    const uint8_t *codes[VECTORS]; /* packed */
+    size_t scales;                 /* where those of its first group lie among its panel's */
     uint32_t k, blocks, shift;
     size_t row_bytes;
-    const uint8_t *next; /* the same place of rows to come; NULL: no requests */
+    const uint8_t *next; /* the same place of rows to come */
+    bool packed;         /* what comes next follows the codes instead */
+    bool requests;       /* of what comes next */
 } strip;
 
 #define ACC(r, v) (((r)*VECTORS + (v)) * LANES)
@@ -173,8 +254,20 @@ INLINE void request_share(const strip *at, uint32_t b, const int bits, const int
         __builtin_prefetch(p);
 }
 
+/* The same of strips packed ahead: the strip that follows, of each vector's panel. */
+INLINE void request_packed(const strip *at, uint32_t b, const int bits, const int NV) {
+#pragma GCC unroll 2
+    for (int v = 0; v < NV; v++) {
+        const uint8_t *p = at->codes[v] + PACKED_PREFETCH_BYTES, *scales = p + at->blocks * CODE_BYTES(bits);
+#pragma GCC unroll 8
+        for (uint32_t i = 0; i < (uint32_t)CODE_BYTES(bits); i += 64)
+            __builtin_prefetch(p + b * CODE_BYTES(bits) + i);
+        __builtin_prefetch(scales + (b >> at->shift) * VECTOR_BYTES);
+    }
+}
+
 /* Codes times activations of one block: s = sums of NR rows and NV vectors of outputs. */
-INLINE void dot_block(vi s[MAX_ROWS_AT_A_TIME][VECTORS], const packed_panel *p, uint32_t b, const q_block *const *x,
+INLINE void dot_block(vi s[MAX_ROWS_AT_A_TIME][VECTORS], const strip *at, uint32_t b, const q_block *const *x,
                       const int bits, const int NV, const int NR) {
 #pragma GCC unroll 8
     for (int r = 0; r < NR; r++)
@@ -186,7 +279,7 @@ INLINE void dot_block(vi s[MAX_ROWS_AT_A_TIME][VECTORS], const packed_panel *p, 
         vi w[VECTORS];
 #pragma GCC unroll 2
         for (int v = 0; v < NV; v++)
-            w[v] = load_codes(p[v].codes + b * CODE_BYTES(bits), d, bits);
+            w[v] = load_codes(at->codes[v] + b * CODE_BYTES(bits), d, bits);
 #pragma GCC unroll 8
         for (int r = 0; r < NR; r++) {
             const vi four = spread_four(x[r][b].q + 4 * d);
@@ -201,7 +294,7 @@ INLINE void dot_block(vi s[MAX_ROWS_AT_A_TIME][VECTORS], const packed_panel *p, 
 INLINE void multiply_strip(float *acc, const packed_panel *p, const void *const *x, const strip *at, const int bits,
                            const int NV, const int NR) {
     const uint32_t ends = (1u << at->shift) - 1;
-    size_t scales = (at->k % PANEL / 32 >> at->shift) * 2 * VECTOR_BYTES;
+    size_t scales = at->scales;
     const q_block *xb[MAX_ROWS_AT_A_TIME];
     vf sum[MAX_ROWS_AT_A_TIME][VECTORS], t[MAX_ROWS_AT_A_TIME][VECTORS];
 #pragma GCC unroll 8
@@ -215,9 +308,11 @@ INLINE void multiply_strip(float *acc, const packed_panel *p, const void *const 
     }
     for (uint32_t b = 0; b < at->blocks; b++) {
         vi s[MAX_ROWS_AT_A_TIME][VECTORS];
-        if (at->next)
+        if (at->requests && at->packed)
+            request_packed(at, b, bits, NV);
+        else if (at->requests)
             request_share(at, b, bits, NV);
-        dot_block(s, p, b, xb, bits, NV, NR);
+        dot_block(s, at, b, xb, bits, NV, NR);
 #pragma GCC unroll 8
         for (int r = 0; r < NR; r++)
 #pragma GCC unroll 2
@@ -306,29 +401,58 @@ INLINE void store_outputs(const td_tile *t, const float *acc, uint32_t o, uint32
     }
 }
 
+INLINE uint32_t group_shift(const td_matrix *w) {
+    return (uint32_t)__builtin_ctz(w->group / 32);
+}
+
+/* A strip times all rows. Only the first call makes requests. */
+INLINE void multiply_rows(const td_tile *t, const packed_panel *p, float *acc, strip *s, const int bits, const int NV) {
+    const multiply_fn *multiply = bits == 4 ? NV == 1 ? multiply_q4_1 : multiply_q4_2
+                                  : NV == 1 ? multiply_q8_1
+                                            : multiply_q8_2;
+    for (uint32_t r = 0, n; r < t->n_r; r += n, s->requests = false) {
+        n = rows_of_a_call(t->n_r - r);
+        multiply[n - 1](acc + ACC(r, 0), p, t->x + r, s);
+    }
+}
+
 /* Outputs [o, o + NV*LANES) (the last one may stand for several) times all rows, over inputs [k0, k1) of one panel. */
 INLINE void dot_panel(const td_tile *t, packed_panel *p, float *acc, const lane_rows *l, uint32_t o, uint32_t k0,
                       uint32_t k1, const int bits, const int NV) {
     const td_matrix *w = t->w;
-    const multiply_fn *multiply = bits == 4 ? NV == 1 ? multiply_q4_1 : multiply_q4_2
-                                  : NV == 1 ? multiply_q8_1
-                                            : multiply_q8_2;
-    strip s = {.shift = (uint32_t)__builtin_ctz(w->group / 32), .row_bytes = w->row_bytes};
+    strip s = {.shift = group_shift(w), .row_bytes = w->row_bytes};
     const uint32_t g0 = k0 / 32 >> s.shift, g1 = k1 / 32 >> s.shift;
     request_scales(w, l, NV * LANES, g0, g1);
     for (int v = 0; v < NV; v++)
         pack_all_scales(p[v].scales, w, l + v, g0, g1, bits);
     for (s.k = k0; s.k < k1; s.k += s.blocks * 32) {
         s.blocks = (k1 - s.k < STRIP(bits) ? k1 - s.k : STRIP(bits)) / 32;
-        for (int v = 0; v < NV; v++)
+        s.scales = ((s.k - k0) / 32 >> s.shift) * 2 * VECTOR_BYTES;
+        for (int v = 0; v < NV; v++) {
             pack_codes(p[v].codes, l + v, s.k, s.k + s.blocks * 32, bits);
-        s.next =
-            t->id ? NULL
-                  : weights_ahead(w, o, NV * LANES, s.k * (size_t)bits / 8, w->n_in * (size_t)bits / 8, PREFETCH_BYTES);
-        for (uint32_t r = 0, n; r < t->n_r; r += n, s.next = NULL) {
-            n = rows_of_a_call(t->n_r - r);
-            multiply[n - 1](acc + ACC(r, 0), p, t->x + r, &s);
+            s.codes[v] = p[v].codes;
         }
+        s.next = weights_ahead(w, o, NV * LANES, s.k * (size_t)bits / 8, w->n_in * (size_t)bits / 8, PREFETCH_BYTES);
+        s.requests = !t->id;
+        multiply_rows(t, p, acc, &s, bits, NV);
+    }
+}
+
+/* The same over all inputs, of outputs that are packed. */
+INLINE void dot_packed(const td_tile *t, packed_panel *p, float *acc, uint32_t o, const int bits, const int NV) {
+    const td_matrix *w = t->w;
+    const size_t panel = packed_affine(w, w->n_in);
+    strip s = {.shift = group_shift(w), .packed = true};
+    for (; s.k < w->n_in; s.k += s.blocks * 32) {
+        s.blocks = (strip_end(w, s.k) - s.k) / 32;
+        const uint32_t groups = s.blocks >> s.shift;
+        for (int v = 0; v < NV; v++) {
+            const uint8_t *from = t->packed + (o / LANES + (uint32_t)v) * panel + packed_affine(w, s.k);
+            take_scales(p[v].scales, from, groups, w->scale_type, bits);
+            s.codes[v] = from + groups * packed_group(w);
+        }
+        s.requests = true;
+        multiply_rows(t, p, acc, &s, bits, NV);
     }
 }
 
@@ -339,10 +463,13 @@ INLINE void dot_outputs(const td_tile *t, lane_rows *l, uint32_t o, uint32_t n_o
     const td_matrix *w = t->w;
     for (uint32_t v = 0; v < (uint32_t)NV; v++)
         lanes_go_to(l + v, w, t->id ? 0 : o + v * LANES);
-    for (uint32_t k0 = 0, k1; k0 < w->n_in; k0 = k1) {
-        k1 = w->n_in - k0 < PANEL ? w->n_in : k0 + PANEL;
-        dot_panel(t, p, acc, l, o, k0, k1, bits, NV);
-    }
+    if (t->packed && n_o == (uint32_t)NV * LANES)
+        dot_packed(t, p, acc, o, bits, NV);
+    else
+        for (uint32_t k0 = 0, k1; k0 < w->n_in; k0 = k1) {
+            k1 = w->n_in - k0 < PANEL ? w->n_in : k0 + PANEL;
+            dot_panel(t, p, acc, l, o, k0, k1, bits, NV);
+        }
     store_outputs(t, acc, o, n_o, NV);
 }
 
@@ -374,6 +501,8 @@ static void fill_affine_slots(td_dsp *d) {
     d->quantize = quantize;
     d->dot_q4 = dot_q4;
     d->dot_q8 = dot_q8;
+    d->pack[TD_FORMAT_AFFINE] = pack_affine;
+    d->packed_bytes[TD_FORMAT_AFFINE] = packed_affine_bytes;
 }
 
 #endif

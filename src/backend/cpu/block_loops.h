@@ -8,15 +8,12 @@
  *     16:  t = isum_0 * s_0;  t = t + isum_1 * s_1;  y = ((y + sx * t) + b_0 * xsum_0) + b_1 * xsum_1
  *
  * Levels that multiply unsigned codes only take Q8_0 plus 128 and Q6_K as it lies, and b makes up for it; those with
- * FLIP take them signed and leave b out.
- *
- * A level defines beside what affine_loops.h needs: half_low(v), the low halves (f16) of each dword as floats. */
+ * FLIP take them signed and leave b out. */
 #ifndef TD_BACKEND_CPU_BLOCK_LOOPS_H
 #define TD_BACKEND_CPU_BLOCK_LOOPS_H
 
 #include "backend/cpu/affine_loops.h"
 
-typedef uint32_t v32 __attribute__((vector_size(VECTOR_BYTES), may_alias));
 typedef int32_t vs32 __attribute__((vector_size(VECTOR_BYTES), may_alias));
 typedef uint8_t v8 __attribute__((vector_size(VECTOR_BYTES), may_alias));
 typedef float vfloat __attribute__((vector_size(VECTOR_BYTES), may_alias));
@@ -34,8 +31,6 @@ enum { BLOCK_Q4_0, BLOCK_Q8_0, BLOCK_Q4_K, BLOCK_Q6_K };
 
 /* As PREFETCH_BYTES; the requests of a row come together here, and want to be further ahead. */
 #define BLOCK_PREFETCH_BYTES 24576
-/* As BLOCK_PREFETCH_BYTES, of rows packed ahead, which are read from one end to the other. */
-#define PACKED_PREFETCH_BYTES 8192
 
 /* Two blocks that have 2 + 4n bytes each are packed together; n of the kinds for which that is so, otherwise 0. */
 #define PAIR_DWORDS(kind) ((kind) == BLOCK_Q4_0 ? 4u : (kind) == BLOCK_Q8_0 ? 8u : 0u)
@@ -415,16 +410,16 @@ static void fill_block_slots(td_dsp *d) {
     const size_t scratch = VECTORS * (sizeof(block_panel) + TD_DSP_Q_ROWS * LANES * sizeof(float));
     d->q_scratch = d->q_scratch > scratch ? d->q_scratch : scratch;
     d->dot_blocks[TD_FORMAT_Q4_0] = dot_Q4_0;
-    d->pack_blocks[TD_FORMAT_Q4_0] = pack_Q4_0;
+    d->pack[TD_FORMAT_Q4_0] = pack_Q4_0;
     d->packed_bytes[TD_FORMAT_Q4_0] = packed_bytes_Q4_0;
     d->dot_blocks[TD_FORMAT_Q8_0] = dot_Q8_0;
-    d->pack_blocks[TD_FORMAT_Q8_0] = pack_Q8_0;
+    d->pack[TD_FORMAT_Q8_0] = pack_Q8_0;
     d->packed_bytes[TD_FORMAT_Q8_0] = packed_bytes_Q8_0;
     d->dot_blocks[TD_FORMAT_Q4_K] = dot_Q4_K;
-    d->pack_blocks[TD_FORMAT_Q4_K] = pack_Q4_K;
+    d->pack[TD_FORMAT_Q4_K] = pack_Q4_K;
     d->packed_bytes[TD_FORMAT_Q4_K] = packed_bytes_Q4_K;
     d->dot_blocks[TD_FORMAT_Q6_K] = dot_Q6_K;
-    d->pack_blocks[TD_FORMAT_Q6_K] = pack_Q6_K;
+    d->pack[TD_FORMAT_Q6_K] = pack_Q6_K;
     d->packed_bytes[TD_FORMAT_Q6_K] = packed_bytes_Q6_K;
 }
 

@@ -129,23 +129,32 @@ int td_backend_cpu_threads(const td_backend *be) {
     return be->ops == &cpu_ops ? ((const td_cpu *)be)->n_threads : 1;
 }
 
-static const char *isa_name(td_isa isa) {
-    static const char *const names[] = {"auto", "generic", "avx2", "avx512", "neon", "avxvnni", "neon+dotprod"};
-    return (unsigned)isa < sizeof names / sizeof names[0] ? names[isa] : "?";
+/* Every level of this machine, worst first, into `list`. */
+static const char *levels_of_this_machine(char list[64]) {
+    static const td_isa order[] = {TD_ISA_GENERIC, TD_ISA_NEON,    TD_ISA_NEONDOT,
+                                   TD_ISA_AVX2,    TD_ISA_AVXVNNI, TD_ISA_AVX512};
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof order / sizeof order[0]; i++)
+        if (td_dsp_has(order[i]))
+            n += (size_t)snprintf(list + n, 64 - n, "%s%s", n ? ", " : "", td_isa_name(order[i]));
+    return list;
 }
 
 td_status td_backend_cpu_open(td_backend **out, const td_cpu_options *opt, td_error *err) {
     *out = NULL;
     td_cpu_options o = opt ? *opt : (td_cpu_options){0};
     td_isa isa = o.isa == TD_ISA_AUTO ? td_dsp_best() : o.isa;
+    char list[64];
     if (!td_dsp_has(isa))
-        return td_fail(err, TD_E_UNSUPPORTED, "this machine or build has no instruction set %s, expected auto or %s",
-                       isa_name(isa), isa_name(td_dsp_best()));
+        return td_fail(err, TD_E_UNSUPPORTED,
+                       "this machine or build has no instruction set %s, expected auto or one of %s", td_isa_name(isa),
+                       levels_of_this_machine(list));
     td_cpu *c = td_calloc(1, sizeof *c);
     if (!c)
         return td_fail(err, TD_E_NOMEM, "no memory for the cpu backend");
     c->base.ops = &cpu_ops;
     c->float_activations = o.float_activations;
+    c->no_packing = o.no_packing;
     td_dsp_init(&c->dsp, isa);
     for (int i = 0; i < 256; i++)
         c->e8m0[i] = td_e8m0_to_f32((uint8_t)i);

@@ -34,7 +34,7 @@ typedef struct td_cpu {
     td_dsp dsp;
     td_pool *pool;
     int n_threads;
-    bool float_activations;
+    bool float_activations, no_packing;
     float e8m0[256];     /* E8M0 scale bytes as floats */
     size_t thread_bytes; /* of each thread's part of CPU_SLOT_THREAD */
     cpu_block slot[CPU_SLOT_COUNT];

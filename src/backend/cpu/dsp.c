@@ -1,6 +1,31 @@
 /* dsp.c - which instruction sets the machine has, and the table filled up to one of them. */
 #include "backend/cpu/dsp.h"
 
+#include <string.h>
+
+static const char *const names[] = {
+    [TD_ISA_AUTO] = "auto",
+    [TD_ISA_GENERIC] = "generic",
+    [TD_ISA_AVX2] = "avx2",
+    [TD_ISA_AVXVNNI] = "avxvnni",
+    [TD_ISA_AVX512] = "avx512",
+    [TD_ISA_NEON] = "neon",
+    [TD_ISA_NEONDOT] = "neon+dotprod",
+};
+
+const char *td_isa_name(td_isa isa) {
+    return (unsigned)isa < sizeof names / sizeof names[0] ? names[isa] : "?";
+}
+
+bool td_isa_named(const char *name, td_isa *isa) {
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(name, names[i]) == 0) {
+            *isa = (td_isa)i;
+            return true;
+        }
+    return false;
+}
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 
@@ -66,7 +91,13 @@ bool td_dsp_has(td_isa isa) {
 }
 #endif
 
+/* A build may be told a lesser level (TD_AUTO_ISA): to test all there is on top of its kernels. */
 td_isa td_dsp_best(void) {
+#ifdef TD_AUTO_ISA
+    td_isa told;
+    if (td_isa_named(TD_AUTO_ISA, &told) && td_dsp_has(told))
+        return told;
+#endif
     static const td_isa order[] = {TD_ISA_AVX512, TD_ISA_AVXVNNI, TD_ISA_AVX2, TD_ISA_NEONDOT, TD_ISA_NEON};
     for (size_t i = 0; i < sizeof order / sizeof order[0]; i++)
         if (td_dsp_has(order[i]))

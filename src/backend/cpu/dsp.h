@@ -67,8 +67,9 @@ typedef struct td_dsp {
 
     /* GGUF blocks, likewise, times activations in the form HALVES; NULL for formats that go another way. */
     td_tile_fn dot_blocks[TD_FORMAT_COUNT];
-    /* Packed blocks: `lanes` outputs at a time, from output o on. packed_bytes: of such a panel, a multiple of 64. */
-    void (*pack_blocks[TD_FORMAT_COUNT])(uint8_t *to, const td_matrix *w, uint32_t o);
+    /* Weights of integer products packed ahead: a panel of `lanes` outputs from output o on. packed_bytes: of a panel,
+     * whole vectors. Of affine weights, those of 4 and 8 bits. */
+    void (*pack[TD_FORMAT_COUNT])(uint8_t *to, const td_matrix *w, uint32_t o);
     size_t (*packed_bytes[TD_FORMAT_COUNT])(const td_matrix *w);
 
     /* Conversions of n elements; the packed side may be unaligned. */

@@ -414,15 +414,17 @@ typedef struct adopt_job {
 static void adopt_panel(void *arg, int tile, int thread) {
     const adopt_job *j = arg;
     (void)thread;
-    j->c->dsp.pack_blocks[j->w->format](j->to + (size_t)tile * j->panel_bytes, j->w, (uint32_t)tile * j->c->dsp.lanes);
+    j->c->dsp.pack[j->w->format](j->to + (size_t)tile * j->panel_bytes, j->w, (uint32_t)tile * j->c->dsp.lanes);
 }
 
 td_status cpu_adopt(td_backend *be, td_matrix *m, td_error *err) {
     const td_cpu *c = cpu_of(be);
-    if (!m->data || m->n_stack != 1 || cpu_path_of(c, m) != CPU_PATH_BLOCKS || m->n_out < c->dsp.lanes)
+    /* Panels of a stack may not lie across two of its matrices. */
+    if (c->no_packing || !m->data || !quantised_kernel(c, m) || m->n_out < c->dsp.lanes ||
+        (m->n_stack > 1 && m->n_out % c->dsp.lanes))
         return TD_OK;
     adopt_job j = {.c = c, .w = m, .panel_bytes = c->dsp.packed_bytes[m->format](m)};
-    const uint32_t panels = m->n_out / c->dsp.lanes;
+    const uint32_t panels = m->n_stack * (m->n_out / c->dsp.lanes);
     j.to = td_malloc_aligned(panels * j.panel_bytes);
     if (!j.to)
         return td_fail(err, TD_E_NOMEM, "%s: out of memory for %zu packed bytes", m->name, panels * j.panel_bytes);

@@ -46,10 +46,11 @@ static void hidden_tile(void *arg, int tile, int thread) {
     const uint32_t f0 = (uint32_t)tile % j->tiles * j->tile, n_f = min_u32(j->n_ff - f0, j->tile);
     void *block = cpu_thread_block(j->c, thread);
     float *g = tile_scratch(j, thread, j->n_embd), *u = g + (size_t)j->m->n * j->tile;
-    td_matrix gate = td_matrix_at(m->gate, (uint32_t)e->expert);
-    td_matrix up = m->up ? td_matrix_at(m->up, (uint32_t)e->expert) : gate;
-    cpu_product_tile(j->c, block, &gate, f0, n_f, j->gate_row + e->slot, e->n, g, n_f);
-    cpu_product_tile(j->c, block, &up, m->up ? f0 : j->n_ff + f0, n_f, j->up_row + e->slot, e->n, u, n_f);
+    const td_matrix *up = m->up ? m->up : m->gate;
+    const uint32_t gate0 = (uint32_t)e->expert * m->gate->n_out + f0;
+    const uint32_t up0 = m->up ? (uint32_t)e->expert * up->n_out + f0 : gate0 + j->n_ff;
+    cpu_product_tile(j->c, block, m->gate, gate0, n_f, j->gate_row + e->slot, e->n, g, n_f);
+    cpu_product_tile(j->c, block, up, up0, n_f, j->up_row + e->slot, e->n, u, n_f);
     for (uint32_t i = 0; i < e->n; i++)
         j->c->dsp.gated(j->hidden + (size_t)(e->slot + i) * j->n_ff + f0, g + (size_t)i * n_f, u + (size_t)i * n_f, n_f,
                         m->act);
@@ -63,9 +64,8 @@ static void down_tile(void *arg, int tile, int thread) {
     float *y = tile_scratch(j, thread, j->n_ff);
     for (uint32_t i = 0; i < j->n_active; i++) {
         const moe_expert *e = &j->active[i];
-        td_matrix down = td_matrix_at(m->down, (uint32_t)e->expert);
-        cpu_product_tile(j->c, cpu_thread_block(j->c, thread), &down, o0, n_o, j->hidden_row + e->slot, e->n,
-                         y + (size_t)e->slot * n_o, n_o);
+        cpu_product_tile(j->c, cpu_thread_block(j->c, thread), m->down, (uint32_t)e->expert * m->down->n_out + o0, n_o,
+                         j->hidden_row + e->slot, e->n, y + (size_t)e->slot * n_o, n_o);
     }
     for (uint32_t r = 0; r < m->n; r++)
         for (uint32_t i = 0; i < m->k; i++) {

@@ -36,6 +36,7 @@
  *   widen_row(p, type, n)       n <= LANES scales of a type to floats, zeros behind
  *   load_pairs(low, high, n)    n <= LANES dwords of 16 bits from either side
  *   low_bf16(v), high_bf16(v)   the halves of such dwords as floats, in a vi
+ *   half_low(v)                 the low halves, of f16, as floats
  *   transpose(v)                LANES x LANES dwords, in place
  *   flip(v), store_codes(p, v)
  *   load_codes(p, d, bits)      bytes of dword d of a packed block
@@ -61,6 +62,8 @@ typedef struct q_block {
 } q_block;
 
 #define VECTOR_BYTES (4 * LANES)
+/* How far ahead of its use what was packed ahead is requested: it is read from one end to the other. */
+#define PACKED_PREFETCH_BYTES 8192
 #define CODE_BYTES(bits) ((bits)*VECTOR_BYTES) /* of a packed block */
 
 #endif
