@@ -321,7 +321,7 @@ static td_status open_model(model_drafter *d, td_checkpoint *ck, td_backend *be,
     if (d->model->info.n_vocab != n_vocab)
         return td_fail(err, TD_E_MODEL, "%s: a vocabulary of %u words, but the model it is to draft for has %u",
                        td_checkpoint_path(ck), d->model->info.n_vocab, n_vocab);
-    TD_TRY(td_model_adopt(d->model, err));
+    TD_TRY(td_model_load(d->model, NULL, NULL, err));
     TD_TRY(td_kv_pool_open(&d->pool, &d->model->kv, be, 0, err));
     return td_sampler_open(&d->sampler, n_vocab, err);
 }

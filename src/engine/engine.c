@@ -105,27 +105,6 @@ static td_status open_backend(td_engine *e, const td_engine_options *o, td_error
     return TD_OK;
 }
 
-/* Reads every page of the weights once, so that what follows is not slowed by the disk and a user sees how far it is.
- * Tables that are read a row at a time, and towers that are not read at all, are left on disk. */
-static td_status warm(td_engine *e, const td_checkpoint *ck, td_error *err) {
-    static const size_t step = (size_t)64 << 20, page = 4096;
-    uint64_t done = 0, total = td_checkpoint_file_bytes(ck);
-    for (size_t i = 0; i < td_checkpoint_n_tensors(ck); i++) {
-        const td_tensor *t = td_checkpoint_tensor_at(ck, i);
-        const char *name = td_checkpoint_known_name(ck, t);
-        bool unread = td_module_class_of(name) == TD_MODULE_TOWER || strstr(name, "embed_tokens_per_layer");
-        for (size_t at = 0; at < t->size; at += step) {
-            size_t n = t->size - at < step ? t->size - at : step;
-            for (size_t b = 0; !unread && b < n; b += page)
-                (void)*(volatile const uint8_t *)(t->data + at + b);
-            done += n;
-            if (e->progress && !e->progress(e->user, "load", done, total))
-                return td_fail(err, TD_E_CANCELLED, "loading was cancelled");
-        }
-    }
-    return TD_OK;
-}
-
 static uint64_t to_mib(uint64_t bytes) {
     return (bytes + (1 << 20) - 1) >> 20;
 }
@@ -223,13 +202,7 @@ static td_status open_all(td_engine *e, const td_engine_options *o, td_error *er
     TD_TRY(check_memory(e, o, err));
     TD_TRY(td_engine_load_generation(e, err));
     TD_TRY(open_decoder(e, o, err));
-    TD_TRY(warm(e, e->ck, err));
-    TD_TRY(td_model_adopt(e->model, err));
-    if (!o->no_packing) { /* it is the packed copies that are read from now on */
-        td_checkpoint_forget_codes(e->ck);
-        if (e->drafter_ck)
-            td_checkpoint_forget_codes(e->drafter_ck);
-    }
+    TD_TRY(td_model_load(e->model, e->progress, e->user, err));
     return TD_OK;
 }
 

@@ -341,16 +341,6 @@ size_t td_checkpoint_file_bytes(const td_checkpoint *ck) {
     return ck->file_bytes;
 }
 
-void td_checkpoint_forget_codes(const td_checkpoint *ck) {
-    for (size_t i = 0; i < ck->n_ggufs; i++)
-        td_gguf_forget_pages(ck->ggufs[i]);
-    for (size_t i = 0; !ck->n_ggufs && i < td_checkpoint_n_tensors(ck); i++) {
-        const td_tensor *t = td_checkpoint_tensor_at(ck, i);
-        if (t->dtype == TD_DTYPE_U32)
-            td_map_forget(t->data, t->data + t->size);
-    }
-}
-
 const td_tensor *td_checkpoint_find(const td_checkpoint *ck, const char *name) {
     const td_name_slot *slot = td_name_map_find(&ck->names, name);
     return slot ? slot->value : NULL;

@@ -45,9 +45,6 @@ const td_tensor *td_checkpoint_tensor_at(const td_checkpoint *ck, size_t i);
 const char *td_checkpoint_known_name(const td_checkpoint *ck, const td_tensor *t);
 /* Bytes of all weight files. */
 size_t td_checkpoint_file_bytes(const td_checkpoint *ck);
-/* What was read of quantised weights' codes may leave the process's memory: they are mapped, and come back when they
- * are read again. */
-void td_checkpoint_forget_codes(const td_checkpoint *ck);
 
 /* By file name or alias; NULL when absent. O(1). */
 const td_tensor *td_checkpoint_find(const td_checkpoint *ck, const char *name);

@@ -361,6 +361,7 @@ static td_status plain_matrix(const module *m, td_matrix *out, td_error *err) {
     if (format != TD_FORMAT_COUNT) {
         TD_TRY(td_matrix_layout(out, format, 0, 0, 0, n_stack, m->n_out, m->n_in, err));
         out->data = w->data;
+        out->mapped = w->mapped;
         return TD_OK;
     }
     char what[160];
@@ -389,6 +390,7 @@ static td_status quantised_matrix(const module *m, settings *q, bool known, td_m
                             m->n_in, err));
     TD_TRY(check_scale_bytes(m, q->format, err));
     out->data = m->weight->data;
+    out->mapped = m->weight->mapped;
     out->scales = m->scales->data;
     out->biases = m->biases ? m->biases->data : NULL;
     return TD_OK;

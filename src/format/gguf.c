@@ -335,6 +335,7 @@ static td_status place_data(cursor *c) {
         if (at > g->size || t->size > g->size - at)
             return bad(c, "its %zu bytes of data end beyond the file of %zu bytes", t->size, g->size);
         t->data = g->data + at;
+        t->mapped = g->map.data != NULL;
         at = padded(at + t->size, g->alignment);
     }
     c->within = NULL;
@@ -436,10 +437,6 @@ void td_gguf_close(td_gguf **file) {
     td_free(g->path);
     td_free(g);
     *file = NULL;
-}
-
-void td_gguf_forget_pages(const td_gguf *g) {
-    td_map_forget(g->map.data, g->map.data + g->map.size);
 }
 
 const char *td_gguf_path(const td_gguf *g) {

@@ -56,8 +56,6 @@ td_status td_gguf_open(td_gguf **out, const char *path, td_error *err) TD_MUST_C
 /* The same over bytes in memory; `data` must outlive the handle. `path` names it in errors. */
 td_status td_gguf_parse(td_gguf **out, const uint8_t *data, size_t size, const char *path, td_error *err) TD_MUST_CHECK;
 void td_gguf_close(td_gguf **file);
-/* What was read of the file may leave the process's memory: it is mapped, and comes back when it is read again. */
-void td_gguf_forget_pages(const td_gguf *g);
 
 const char *td_gguf_path(const td_gguf *g);
 size_t td_gguf_file_bytes(const td_gguf *g);

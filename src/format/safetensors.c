@@ -437,11 +437,14 @@ td_status td_safetensors_open(td_safetensors **out, const char *path, td_error *
     td_map map;
     TD_TRY(td_map_open(&map, path, err));
     td_status st = td_safetensors_parse(out, map.data, map.size, path, err);
-    if (st == TD_OK)
-        (*out)->map = map;
-    else
+    if (st != TD_OK) {
         td_map_close(&map);
-    return st;
+        return st;
+    }
+    (*out)->map = map;
+    for (size_t i = 0; i < (*out)->n_entries; i++)
+        (*out)->entries[i].t.mapped = true;
+    return TD_OK;
 }
 
 void td_safetensors_close(td_safetensors **file) {

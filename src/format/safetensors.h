@@ -21,6 +21,7 @@ typedef struct td_tensor {
     uint64_t dim[TD_TENSOR_MAX_DIMS];
     const uint8_t *data; /* into the map; may be unaligned; NULL when size is 0 */
     size_t size;         /* bytes */
+    bool mapped;         /* data lies in a mapped file, and not in memory that a test or a caller gave */
 } td_tensor;
 
 /* prod(dims) * bits / 8. A dimension of 0 makes the size 0, whatever the others are. False when the product does not

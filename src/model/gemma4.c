@@ -174,11 +174,11 @@ static void close_model(td_model *m) {
     td_free(g);
 }
 
-static td_status adopt(td_model *m, td_error *err) {
+static td_status adopt(td_model *m, td_loading *l, td_error *err) {
     gemma4 *g = self(m);
-    TD_TRY(td_model_adopt_all(m->be, (td_matrix *const[]){&g->head, &g->ple_proj}, 2, err));
-    for (uint32_t l = 0; l < g->c.n_layers; l++)
-        TD_TRY(td_gemma4_layer_adopt(&g->layer[l], m->be, err));
+    TD_TRY(td_model_load_all(m->be, (td_matrix *const[]){&g->head, &g->ple_proj}, 2, l, err));
+    for (uint32_t i = 0; i < g->c.n_layers; i++)
+        TD_TRY(td_gemma4_layer_adopt(&g->layer[i], m->be, l, err));
     return TD_OK;
 }
 

@@ -80,8 +80,8 @@ typedef struct td_gemma4_tally {
 /* Loads layer `i` from "layers.<i>.". On failure the layer may be half-filled: td_gemma4_layer_free it. */
 td_status td_gemma4_layer_load(td_gemma4_layer *l, const td_gemma4_config *c, uint32_t i, const td_checkpoint *ck,
                                td_gemma4_tally *tally, td_error *err) TD_MUST_CHECK;
-/* td_backend_ops.adopt of the layer's matrices. */
-td_status td_gemma4_layer_adopt(td_gemma4_layer *l, td_backend *be, td_error *err) TD_MUST_CHECK;
+/* td_model_load_all of the layer's matrices. */
+td_status td_gemma4_layer_adopt(td_gemma4_layer *l, td_backend *be, td_loading *loading, td_error *err) TD_MUST_CHECK;
 void td_gemma4_layer_free(td_gemma4_layer *l);
 
 /* One matrix, counted. */

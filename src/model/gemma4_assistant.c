@@ -284,9 +284,10 @@ static td_status adopt(td_gemma4_assistant *a, td_error *err) {
     td_backend *be = a->trunk->be;
     /* with clusters the vocabulary is not read whole */
     td_matrix *const m[] = {&a->pre, &a->post, &a->centroids, &a->embed};
-    TD_TRY(td_model_adopt_all(be, m, a->info.centroids ? 3 : 4, err));
+    td_loading unwatched = {.progress = NULL};
+    TD_TRY(td_model_load_all(be, m, a->info.centroids ? 3 : 4, &unwatched, err));
     for (uint32_t l = 0; l < a->c.n_layers; l++)
-        TD_TRY(td_gemma4_layer_adopt(&a->layer[l], be, err));
+        TD_TRY(td_gemma4_layer_adopt(&a->layer[l], be, &unwatched, err));
     return TD_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/file.h"
 #include "model/families.h"
 
 static const td_model_family *const families[] = {&td_family_gemma4, &td_family_qwen35};
@@ -47,13 +48,41 @@ td_status td_model_open(td_model **out, td_checkpoint *ck, td_backend *be, const
                    td_checkpoint_path(ck), type);
 }
 
-td_status td_model_adopt(td_model *m, td_error *err) {
-    return m->ops->adopt(m, err);
+/* Bytes [data, data + size) of a map: read once, or let go. */
+static void visit(const uint8_t *data, size_t size, bool forget) {
+    static const size_t page = 4096;
+    if (forget)
+        td_map_forget(data, data + size);
+    for (size_t i = 0; data && !forget && i < size; i += page)
+        (void)*(const volatile uint8_t *)(data + i);
 }
 
-td_status td_model_adopt_all(td_backend *be, td_matrix *const *m, size_t n, td_error *err) {
-    for (size_t i = 0; i < n; i++)
+static void visit_matrix(const td_matrix *m) {
+    const size_t rows = (size_t)m->n_stack * m->n_out;
+    visit(m->data, rows * m->row_bytes, m->packed != NULL);
+    visit(m->scales, rows * m->scale_row_bytes, m->packed != NULL);
+    visit(m->biases, rows * m->scale_row_bytes, m->packed != NULL);
+}
+
+td_status td_model_load_all(td_backend *be, td_matrix *const *m, size_t n, td_loading *l, td_error *err) {
+    for (size_t i = 0; i < n; i++) {
         TD_TRY(be->ops->adopt(be, m[i], err));
+        if (m[i]->mapped)
+            visit_matrix(m[i]);
+        l->done += td_matrix_bytes(m[i]);
+        l->done = l->done < l->total ? l->done : l->total;
+        if (l->progress && !l->progress(l->user, "load", l->done, l->total))
+            return td_fail(err, TD_E_CANCELLED, "loading was cancelled");
+    }
+    return TD_OK;
+}
+
+td_status td_model_load(td_model *m, td_progress_fn progress, void *user, td_error *err) {
+    const td_model_info *info = &m->info;
+    td_loading l = {progress, user, 0, info->weight_bytes - info->lookup_bytes + info->heap_bytes + info->mtp_bytes};
+    TD_TRY(m->ops->adopt(m, &l, err));
+    if (progress && !progress(user, "load", l.total, l.total))
+        return td_fail(err, TD_E_CANCELLED, "loading was cancelled");
     return TD_OK;
 }
 

@@ -98,6 +98,13 @@ typedef struct td_head_pass {
     float *logits; /* [n_out][n_words] */
 } td_head_pass;
 
+/* A load that somebody may watch. */
+typedef struct td_loading {
+    td_progress_fn progress; /* or NULL; stage "load" */
+    void *user;
+    uint64_t done, total; /* bytes */
+} td_loading;
+
 typedef struct td_model_ops {
     td_status (*forward)(td_model *m, const td_pass *pass, td_error *err);
     /* Input embeddings as the trunk's first layer sees them (scaled). y [n][n_embd], backend memory. */
@@ -110,7 +117,7 @@ typedef struct td_model_ops {
     void (*state_copy)(td_model *m, void *to, const void *from);
     /* NULL in families without heads of their own; only when info.mtp_loaded. */
     td_status (*heads)(td_model *m, const td_head_pass *pass, td_error *err);
-    td_status (*adopt)(td_model *m, td_error *err); /* td_backend_ops.adopt of all it reads whole */
+    td_status (*adopt)(td_model *m, td_loading *l, td_error *err); /* td_model_load_all of all that passes read whole */
     void (*close)(td_model *m);
 } td_model_ops;
 
@@ -128,10 +135,12 @@ struct td_model {
  * Errors: TD_E_UNSUPPORTED (the family, or a feature of it), TD_E_MODEL, TD_E_SHAPE, TD_E_NUMERIC, TD_E_NOMEM. */
 td_status td_model_open(td_model **out, td_checkpoint *ck, td_backend *be, const td_model_options *opt,
                         td_error *err) TD_MUST_CHECK;
-/* Has the backend arrange the weights for speed, beside the files they were mapped from (td_backend_ops.adopt). */
-td_status td_model_adopt(td_model *m, td_error *err) TD_MUST_CHECK;
+/* Reads the weights, so that no pass waits for the disk: the backend arranges them for speed (td_backend_ops.adopt),
+ * and the pages of what it has copied leave the process; what it leaves alone is read where it lies. Tables of which
+ * passes read rows stay on disk. TD_E_CANCELLED when progress says so; TD_E_NOMEM. */
+td_status td_model_load(td_model *m, td_progress_fn progress, void *user, td_error *err) TD_MUST_CHECK;
 /* The same of n matrices, for families and drafters. */
-td_status td_model_adopt_all(td_backend *be, td_matrix *const *m, size_t n, td_error *err) TD_MUST_CHECK;
+td_status td_model_load_all(td_backend *be, td_matrix *const *m, size_t n, td_loading *l, td_error *err) TD_MUST_CHECK;
 void td_model_close(td_model **m);
 
 /* Runs a pass and waits for it. On failure the pages' new rows are undefined and so are the states of its sequences;

@@ -245,12 +245,12 @@ static void commit_state(td_model *m, void *state, uint32_t n) {
 
 /* ---- opening ---- */
 
-static td_status adopt(td_model *m, td_error *err) {
+static td_status adopt(td_model *m, td_loading *l, td_error *err) {
     qwen35 *g = self(m);
-    TD_TRY(td_model_adopt_all(m->be, (td_matrix *const[]){&g->lm_head, &g->head.fc}, 2, err));
-    for (uint32_t l = 0; l < g->c.n_layers; l++)
-        TD_TRY(td_qwen35_layer_adopt(&g->layer[l], m->be, err));
-    return td_qwen35_layer_adopt(&g->head.layer, m->be, err);
+    TD_TRY(td_model_load_all(m->be, (td_matrix *const[]){&g->lm_head, &g->head.fc}, 2, l, err));
+    for (uint32_t i = 0; i < g->c.n_layers; i++)
+        TD_TRY(td_qwen35_layer_adopt(&g->layer[i], m->be, l, err));
+    return td_qwen35_layer_adopt(&g->head.layer, m->be, l, err);
 }
 
 static void close_model(td_model *m) {

@@ -99,8 +99,8 @@ td_status td_qwen35_norm(const td_qwen35_source *s, const char *name, uint32_t n
 /* Loads the layer "<prefix>...", e.g. "layers.3.". On failure it may be half-filled: td_qwen35_layer_free it. */
 td_status td_qwen35_layer_load(td_qwen35_layer *l, const td_qwen35_source *s, const char *prefix, bool full,
                                td_error *err) TD_MUST_CHECK;
-/* td_backend_ops.adopt of the layer's matrices. */
-td_status td_qwen35_layer_adopt(td_qwen35_layer *l, td_backend *be, td_error *err) TD_MUST_CHECK;
+/* td_model_load_all of the layer's matrices. */
+td_status td_qwen35_layer_adopt(td_qwen35_layer *l, td_backend *be, td_loading *loading, td_error *err) TD_MUST_CHECK;
 void td_qwen35_layer_free(td_qwen35_layer *l);
 
 /* Whether the file is as published (norms without their 1): the shape of the first delta layer's conv1d. */

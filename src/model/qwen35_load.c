@@ -298,10 +298,10 @@ static void layer_matrices(td_qwen35_layer *w, td_matrix *m[LAYER_MATRICES]) {
     memcpy(m, all, sizeof all);
 }
 
-td_status td_qwen35_layer_adopt(td_qwen35_layer *w, td_backend *be, td_error *err) {
+td_status td_qwen35_layer_adopt(td_qwen35_layer *w, td_backend *be, td_loading *loading, td_error *err) {
     td_matrix *m[LAYER_MATRICES];
     layer_matrices(w, m);
-    return td_model_adopt_all(be, m, LAYER_MATRICES, err);
+    return td_model_load_all(be, m, LAYER_MATRICES, loading, err);
 }
 
 void td_qwen35_layer_free(td_qwen35_layer *w) {

@@ -66,6 +66,7 @@ typedef struct td_matrix {
     const uint8_t *data;
     const uint8_t *scales; /* NULL for plain elements and GGUF blocks */
     const uint8_t *biases; /* AFFINE only */
+    bool mapped;           /* data, scales and biases lie in mapped files, which can be read again */
     void *owned;           /* a block that td_matrix_free releases, or NULL for a view */
     void *packed; /* the same weights in a backend's own order, which td_matrix_free releases; views have none */
 } td_matrix;

@@ -36,6 +36,11 @@ peak=$(value peak_memory_mb)
 files=$(cat "$trunk"/*.safetensors "$assistant"/*.safetensors | wc -c)
 [ "${peak%.*}" -le $((files / 1048576 + 150)) ] || fail "peak memory $peak MiB, weights $((files / 1048576)) MiB"
 
+# weights read where they lie give the same text
+packed=$(value ids)
+run 0 run -p "Once upon a time" -n 40 --json --no-packing
+same "$(value ids)" "$packed" "ids with --no-packing"
+
 # a conversation from a script: two turns, the second evaluates only what is new
 printf '%s\n' "Who are you?" "/stats" "Tell me a short story." "/compare" "/mtp off" "And another." "/mtp 2" "One more." \
     "/system You are a pirate." "Hello" "/quit" "never reached" >"$tmp/script"
