@@ -98,28 +98,19 @@ static void open_assistant(stage *s, const stage_options *o, const td_decoder_op
 }
 
 static td_backend *open_backend(const char *name, int threads, bool float_activations) {
-    static const struct {
-        const char *name;
-        td_isa isa;
-    } levels[] = {{"cpu", TD_ISA_AUTO}, {"generic", TD_ISA_GENERIC}, {"avx2", TD_ISA_AVX2}, {"avx512", TD_ISA_AVX512}};
     td_backend *be = NULL;
     if (strcmp(name, "reference") == 0) {
         ASSERT_OK(td_backend_ref_open(&be, err));
         return be;
     }
-    for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
-        if (strcmp(name, levels[i].name) != 0)
-            continue;
-        td_cpu_options o = {
-            .n_threads = threads ? threads : 1, .isa = levels[i].isa, .float_activations = float_activations};
-        td_error e = {0};
-        td_status st = td_backend_cpu_open(&be, &o, &e);
-        if (st != TD_OK && st != TD_E_UNSUPPORTED)
-            fail_msg("backend %s: %s", name, e.message);
-        return be;
-    }
-    fail_msg("no backend is called %s", name);
-    return NULL;
+    td_cpu_options o = {.n_threads = threads ? threads : 1, .float_activations = float_activations};
+    td_error e = {0};
+    if (strcmp(name, "cpu") != 0 && !td_isa_named(name, &o.isa))
+        fail_msg("no backend is called %s", name);
+    td_status st = td_backend_cpu_open(&be, &o, &e);
+    if (st != TD_OK && st != TD_E_UNSUPPORTED)
+        fail_msg("backend %s: %s", name, e.message);
+    return be;
 }
 
 bool stage_open(stage *s, const stage_options *opt) {

@@ -13,6 +13,7 @@
 #include "backend/cpu/simd_avx2.h"
 
 #define FLIP 128
+#define WIDE_SUMS 0
 #define VECTORS 2
 #define ROWS_AT_A_TIME 4
 #define PREFETCH_BYTES 12288

@@ -19,6 +19,7 @@
 typedef __m512i vi;
 
 #define FLIP 0
+#define WIDE_SUMS 1
 #define VECTORS 1
 #define ROWS_AT_A_TIME 8
 #define PREFETCH_BYTES 12288

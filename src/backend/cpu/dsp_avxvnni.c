@@ -9,6 +9,7 @@
 #include "backend/cpu/simd_avx2.h"
 
 #define FLIP 0
+#define WIDE_SUMS 1
 #define VECTORS 2
 #define ROWS_AT_A_TIME 4
 #define PREFETCH_BYTES 16384

@@ -13,6 +13,7 @@
 typedef uint32_t vi __attribute__((vector_size(16)));
 
 #define FLIP 0
+#define WIDE_SUMS 1
 #define VECTORS 2
 #define ROWS_AT_A_TIME 4
 #define PREFETCH_BYTES 16384

@@ -14,6 +14,8 @@
 
 #include "backend/cpu/simd_neon.h"
 
+#define WIDE_SUMS 0
+
 #include "backend/cpu/affine_neon.h"
 #include "backend/cpu/vec_attention.h"
 #include "backend/cpu/vec_dot.h"

@@ -8,6 +8,8 @@
 
 #include "backend/cpu/simd_neon.h"
 
+#define WIDE_SUMS 1
+
 #include "backend/cpu/affine_neon.h"
 
 /* sdot takes four bytes for all of its lanes from one place in a register: nothing to spread. Eight are loaded, which

@@ -27,6 +27,7 @@
  *
  * A level includes this file, defines
  *   FLIP                        128: 8-bit codes are packed less 128; 0: as they are
+ *   WIDE_SUMS                   1: sums of products are of 32 bits all the way, 0: of 16 where codes are short
  *   VECTORS, ROWS_AT_A_TIME     1..2, 1..8
  *   PREFETCH_BYTES              how far ahead of their use codes are requested from memory
  *   vi                          a vector of LANES dwords
@@ -54,11 +55,18 @@
  */
 #define STRIP(bits) (2048u / (bits))
 /* 32 activations. sum[i]: of scale*q from the start of the 32 << i inputs it lies in, up to and with these 32; in the
- * form HALVES [1] and [2] are of the first and the last 16. */
+ * form HALVES [1] and [2] are of the first and the last 16, or with WIDE_SUMS two sums of q begin there: -8 times all
+ * of them, -32 times the first 16. */
 typedef struct q_block {
     int8_t q[32];
     float scale;
-    float sum[3];
+    union {
+        float sum[3];
+        struct {
+            float all;
+            int32_t less_8, first_less_32;
+        };
+    };
 } q_block;
 
 #define VECTOR_BYTES (4 * LANES)
