@@ -1,16 +1,25 @@
-/* pool.c - one job at a time, its tiles handed out by a single atomic word.
+/* pool.c - one job at a time, its tiles dealt out evenly beforehand and stolen afterwards.
  *
- * The word holds (job number, tiles not yet taken). A thread takes a tile by compare-and-swap of the whole word, so a
- * worker that slept through a job cannot take a tile of the next one by mistake: its old word no longer matches, and
- * a successful swap proves that the job is alive. That makes the job's fields (fn, arg, n_tiles) plain memory:
- * the owner writes them before it publishes the word, and will not write them again before every taken tile has been
- * counted in `done`. The owner therefore waits for tiles, not for threads; a worker that is descheduled without a tile
- * in its hands costs nothing.
+ * A job is one atomic word, (number, tiles). Every thread has a share of the tiles, as many neighbours as the others
+ * have, and a word of its own beside the others' in memory: (number of the job, tiles of the share taken). Whoever
+ * takes a tile exchanges that word as a whole: a thread mostly its own, in its own cache line, at no more than the cost
+ * of an addition; and when its share is used up, those of the threads behind it in turn. One word for all threads was
+ * the first design: at sixteen threads and four tiles each, handing it around took longer than many a job.
  *
- * Idle workers spin on the word for spin_us and then sleep on a condition variable; the owner does the same while it
- * waits for the last tiles. A sleeper announces itself (`sleepers`, `owner_sleeps`) before it looks at the word a last
- * time, and the other side looks for sleepers after it has published, both sequentially consistent, so one of the two
- * always sees the other. With nobody asleep a job costs no system call.
+ * The word of a share need not be set when a job begins: one of an older job counts as untouched. A worker that slept
+ * through a job cannot take a tile of the next one by mistake. It knows the old number; and once a job is over every
+ * share that has tiles in it says so, in its own number or a later one, so the exchange finds nothing to take. That
+ * makes the job's fields (fn, arg) plain memory: the owner writes them before it publishes the job, and not again
+ * before every taken tile has been counted in `done`, which threads do once for all that they took in a row. The owner
+ * therefore waits for tiles, not for threads; a worker that is descheduled without a tile in its hands costs nothing.
+ *
+ * Numbers wrap around, and "older" is a matter of half their range: a share that no job has had tiles for is brought up
+ * to date in time (REFRESH). They begin close to the end of the range, so that this is no rare event.
+ *
+ * Idle workers spin on the job's word for spin_us and then sleep on a condition variable; the owner does the same while
+ * it waits for the last tiles. A sleeper announces itself (`sleepers`, `owner_sleeps`) before it looks at the word a
+ * last time, and the other side looks for sleepers after it has published, both sequentially consistent, so one of the
+ * two always sees the other. With nobody asleep a job costs no system call.
  *
  * A barrier where each worker checks in was the alternative; it makes every job as slow as the slowest wake-up. */
 #include "base/pool.h"
@@ -30,24 +39,30 @@
 
 #define MAX_THREADS 1024
 #define SPINS_A_CLOCK_READ 64
+#define FIRST_JOB (UINT32_MAX - 1000)
+#define REFRESH (1u << 30) /* jobs; well within half the range of numbers */
 
 typedef struct worker {
     td_pool *pool;
     pthread_t thread;
     int index;
+    uint64_t seen; /* the last job that it has worked on */
 } worker;
 
+typedef struct share {
+    _Alignas(64) _Atomic uint64_t word; /* number of a job << 32 | tiles of this share taken */
+} share;
+
 struct td_pool {
-    _Alignas(64) _Atomic uint64_t word; /* job number << 32 | tiles not yet taken */
-    _Alignas(64) atomic_int done;       /* tiles finished */
-    _Alignas(64) atomic_int sleepers;   /* workers asleep or about to be */
+    _Alignas(64) _Atomic uint64_t job; /* number << 32 | tiles */
+    _Alignas(64) atomic_int done;      /* tiles finished */
+    _Alignas(64) atomic_int sleepers;  /* workers asleep or about to be */
     atomic_int owner_sleeps;
     atomic_int stop;
 
     /* The job: written by the owner while no tile is out, read by whoever holds a tile. */
     _Alignas(64) td_pool_fn fn;
     void *arg;
-    int n_tiles;
 
     int n_threads;
     int64_t spin_ns;
@@ -55,6 +70,7 @@ struct td_pool {
     pthread_cond_t work;     /* workers sleep here */
     pthread_cond_t finished; /* the owner sleeps here */
     worker *workers;         /* [n_threads - 1]; the caller is thread 0 */
+    share *shares;           /* [n_threads] */
     int n_started;
 };
 
@@ -68,48 +84,70 @@ static void relax(void) {
 
 /* ---- tiles ---- */
 
-static bool has_tiles(td_pool *p) {
-    return (uint32_t)atomic_load(&p->word) != 0;
+static uint32_t number_of(uint64_t job) {
+    return (uint32_t)(job >> 32);
 }
 
-/* Takes a tile of the current job; -1 when none is left. */
-static int take_tile(td_pool *p) {
-    uint64_t w = atomic_load(&p->word);
-    while ((uint32_t)w != 0)
-        if (atomic_compare_exchange_weak(&p->word, &w, w - 1))
-            return p->n_tiles - (int)(uint32_t)w;
-    return -1;
+static uint32_t tiles_of(uint64_t job) {
+    return (uint32_t)job;
 }
 
-static void finish_tile(td_pool *p) {
-    int n_tiles = p->n_tiles; /* after the count the job's fields are the owner's again */
-    if (atomic_fetch_add(&p->done, 1) + 1 < n_tiles || !atomic_load(&p->owner_sleeps))
+/* The first tile of share i; of the one behind the last, the number of tiles. */
+static uint32_t first_of(const td_pool *p, uint64_t job, int i) {
+    return (uint32_t)((uint64_t)tiles_of(job) * (unsigned)i / (unsigned)p->n_threads);
+}
+
+/* Takes a tile of share i of the job; -1 when none is left, or the job is over. */
+static int take_tile(td_pool *p, uint64_t job, int i) {
+    const uint32_t first = first_of(p, job, i), n = first_of(p, job, i + 1) - first;
+    _Atomic uint64_t *word = &p->shares[i].word;
+    uint64_t w = atomic_load(word);
+    for (;;) {
+        const int32_t age = (int32_t)(number_of(job) - number_of(w));
+        const uint32_t taken = age == 0 ? (uint32_t)w : 0;
+        if (age < 0 || taken >= n)
+            return -1;
+        if (atomic_compare_exchange_weak(word, &w, (uint64_t)number_of(job) << 32 | (taken + 1)))
+            return (int)(first + taken);
+    }
+}
+
+/* n tiles are finished: after the last the job's fields are the owner's again. */
+static void finish_tiles(td_pool *p, uint64_t job, int n) {
+    if (atomic_fetch_add(&p->done, n) + n < (int)tiles_of(job) || !atomic_load(&p->owner_sleeps))
         return;
     pthread_mutex_lock(&p->lock);
     pthread_cond_signal(&p->finished);
     pthread_mutex_unlock(&p->lock);
 }
 
-static void work_along(td_pool *p, int thread) {
-    for (int tile; (tile = take_tile(p)) >= 0;) {
-        p->fn(p->arg, tile, thread);
-        finish_tile(p);
+/* The thread's own share, then what is left of the others'. */
+static void work_along(td_pool *p, uint64_t job, int thread) {
+    for (int i = 0; i < p->n_threads && atomic_load(&p->job) == job; i++) {
+        const int whose = (thread + i) % p->n_threads;
+        int n = 0;
+        for (int tile; (tile = take_tile(p, job, whose)) >= 0; n++)
+            p->fn(p->arg, tile, thread);
+        if (n)
+            finish_tiles(p, job, n);
     }
 }
 
 /* ---- waiting ---- */
 
-static bool job_done(td_pool *p) {
-    return atomic_load(&p->done) == p->n_tiles;
+/* What is waited for: by the owner, and by a worker. */
+static bool job_done(td_pool *p, const worker *w) {
+    (void)w;
+    return atomic_load(&p->done) == (int)tiles_of(atomic_load(&p->job));
 }
 
-static bool work_or_stop(td_pool *p) {
-    return has_tiles(p) || atomic_load(&p->stop);
+static bool work_or_stop(td_pool *p, const worker *w) {
+    return atomic_load(&p->job) != w->seen || atomic_load(&p->stop);
 }
 
 /* Spins until `ready` holds or the time is up; tells whether it held. */
-static bool spin_until(td_pool *p, bool (*ready)(td_pool *)) {
-    if (ready(p))
+static bool spin_until(td_pool *p, const worker *w, bool (*ready)(td_pool *, const worker *)) {
+    if (ready(p, w))
         return true;
     if (p->spin_ns == 0)
         return false;
@@ -117,17 +155,17 @@ static bool spin_until(td_pool *p, bool (*ready)(td_pool *)) {
     do {
         for (int i = 0; i < SPINS_A_CLOCK_READ; i++) {
             relax();
-            if (ready(p))
+            if (ready(p, w))
                 return true;
         }
     } while (td_clock_ns() - start < p->spin_ns);
     return false;
 }
 
-static void sleep_until_work(td_pool *p) {
+static void sleep_until_work(td_pool *p, const worker *w) {
     pthread_mutex_lock(&p->lock);
     atomic_fetch_add(&p->sleepers, 1);
-    while (!work_or_stop(p))
+    while (!work_or_stop(p, w))
         pthread_cond_wait(&p->work, &p->lock);
     atomic_fetch_sub(&p->sleepers, 1);
     pthread_mutex_unlock(&p->lock);
@@ -142,11 +180,11 @@ static void wake_workers(td_pool *p) {
 }
 
 static void wait_for_tiles(td_pool *p) {
-    if (spin_until(p, job_done))
+    if (spin_until(p, NULL, job_done))
         return;
     pthread_mutex_lock(&p->lock);
     atomic_store(&p->owner_sleeps, 1);
-    while (!job_done(p))
+    while (!job_done(p, NULL))
         pthread_cond_wait(&p->finished, &p->lock);
     atomic_store(&p->owner_sleeps, 0);
     pthread_mutex_unlock(&p->lock);
@@ -156,11 +194,18 @@ static void *worker_main(void *arg) {
     worker *w = arg;
     td_pool *p = w->pool;
     while (!atomic_load(&p->stop)) {
-        if (!spin_until(p, work_or_stop))
-            sleep_until_work(p);
-        work_along(p, w->index);
+        if (!spin_until(p, w, work_or_stop))
+            sleep_until_work(p, w);
+        w->seen = atomic_load(&p->job);
+        work_along(p, w->seen, w->index);
     }
     return NULL;
+}
+
+/* Between jobs: as if all shares had last been of this one, and were used up. */
+static void set_shares(td_pool *p, uint32_t number) {
+    for (int i = 0; i < p->n_threads; i++)
+        atomic_store(&p->shares[i].word, (uint64_t)number << 32 | UINT32_MAX);
 }
 
 void td_pool_run(td_pool *p, td_pool_fn fn, void *arg, int n_tiles) {
@@ -171,14 +216,16 @@ void td_pool_run(td_pool *p, td_pool_fn fn, void *arg, int n_tiles) {
             fn(arg, t, 0);
         return;
     }
+    const uint32_t number = number_of(atomic_load(&p->job)) + 1;
+    const uint64_t job = (uint64_t)number << 32 | (uint32_t)n_tiles;
+    if (number % REFRESH == 0)
+        set_shares(p, number - 1);
     p->fn = fn;
     p->arg = arg;
-    p->n_tiles = n_tiles;
     atomic_store(&p->done, 0);
-    uint64_t job = (atomic_load(&p->word) >> 32) + 1;
-    atomic_store(&p->word, job << 32 | (uint32_t)n_tiles);
+    atomic_store(&p->job, job);
     wake_workers(p);
-    work_along(p, 0);
+    work_along(p, job, 0);
     wait_for_tiles(p);
 }
 
@@ -321,7 +368,7 @@ static int start_worker(worker *w) {
 static td_status start_workers(td_pool *p, bool pin, td_error *err) {
     for (int i = 0; i < p->n_threads - 1; i++) {
         worker *w = &p->workers[i];
-        *w = (worker){.pool = p, .index = i + 1};
+        *w = (worker){.pool = p, .index = i + 1, .seen = (uint64_t)FIRST_JOB << 32};
         int rc = start_worker(w);
         if (rc != 0)
             return td_fail(err, TD_E_NOMEM, "thread %d of %d could not be started: %s", i + 2, p->n_threads,
@@ -336,13 +383,18 @@ static td_status start_workers(td_pool *p, bool pin, td_error *err) {
 static td_pool *pool_new(int n_threads, int spin_us) {
     td_pool *p = td_malloc_aligned(sizeof *p);
     worker *workers = td_calloc((size_t)n_threads, sizeof *workers);
-    if (!p || !workers) {
+    share *shares = td_malloc_aligned((size_t)n_threads * sizeof *shares);
+    if (!p || !workers || !shares) {
         td_free_aligned(p);
         td_free(workers);
+        td_free_aligned(shares);
         return NULL;
     }
     memset(p, 0, sizeof *p);
     p->n_threads = n_threads;
+    p->shares = shares;
+    set_shares(p, FIRST_JOB);
+    atomic_store(&p->job, (uint64_t)FIRST_JOB << 32);
     p->spin_ns = (int64_t)spin_us * 1000;
     p->workers = workers;
     pthread_mutex_init(&p->lock, NULL);
@@ -387,6 +439,7 @@ void td_pool_close(td_pool **pool) {
     pthread_cond_destroy(&p->work);
     pthread_mutex_destroy(&p->lock);
     td_free(p->workers);
+    td_free_aligned(p->shares);
     td_free_aligned(p);
     *pool = NULL;
 }
