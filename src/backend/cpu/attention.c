@@ -6,9 +6,10 @@
  * it does not matter which rows come along, how KV was cut into passes or pages, or which thread took which span.
  *
  * Work is cut into items: up to QUERIES queries of one sequence that read one KV head (several rows, several heads of
- * the group). An item converts each key and value to floats once for all its queries. When there are enough items a
- * thread walks all spans of an item; otherwise threads take (item, span) pairs, leave the results in scratch, and a
- * second job folds them: the same numbers in the same order. */
+ * the group), which share each block of keys and values that comes from memory. Kernels read the blocks in the pages
+ * themselves; only heads whose size is no multiple of the widest vector are converted to padded floats first. When
+ * there are enough items a thread walks all spans of an item; otherwise threads take (item, span) pairs, leave the
+ * results in scratch, and a second job folds them, the queries shared out: the same numbers in the same order. */
 #include "backend/cpu/cpu.h"
 
 #include <math.h>
@@ -16,9 +17,12 @@
 
 #define SPAN 512
 #define QUERIES 64
-/* Of converted keys or values at a time: with the raw rows that are requested meanwhile and the queries they stay in
- * the first-level cache. (Twice as much did without the requests.) */
+/* Of keys or values at a time: with those that are requested meanwhile they stay in the first-level cache. */
 #define NEAR_BYTES (16u << 10)
+#define MAX_BLOCK 64
+/* Queries that a thread folds at a time. */
+#define FOLD_QUERIES 4
+#define FOLD_PARTS (QUERIES / FOLD_QUERIES)
 #define SPLIT_BYTES ((size_t)64 << 20)
 #define PARALLEL 32768
 
@@ -35,8 +39,9 @@ typedef struct item {
 typedef struct attention_job {
     td_cpu *c;
     const td_attention *a;
-    uint32_t group, head_dim, stride, block; /* block: keys converted at a time */
+    uint32_t group, head_dim, stride, block; /* block: keys at a time, at most */
     size_t row_bytes;                        /* of one K or V row */
+    bool in_place;                           /* rows are as long as the stride: no conversion */
     void (*load)(float *to, const void *from, size_t n);
     item *items;
     uint32_t n_items;
@@ -58,15 +63,14 @@ static uint32_t padded(uint32_t head_dim) {
     return (head_dim + TD_DSP_MAX_LANES - 1) / TD_DSP_MAX_LANES * TD_DSP_MAX_LANES;
 }
 
-static uint32_t block_keys(uint32_t stride) {
-    uint32_t n = NEAR_BYTES / (stride * (uint32_t)sizeof(float)) / 4 * 4;
-    return n < 4 ? 4 : n > 64 ? 64 : n;
+static uint32_t block_keys(size_t row_bytes) {
+    const uint32_t n = (uint32_t)(NEAR_BYTES / row_bytes) / 4 * 4;
+    return n < 4 ? 4 : n > MAX_BLOCK ? MAX_BLOCK : n;
 }
 
 size_t cpu_attention_bytes(uint32_t head_dim) {
     const size_t stride = padded(head_dim);
-    return (3 * QUERIES * stride + QUERIES * SPAN + block_keys((uint32_t)stride) * stride + 4 * QUERIES) *
-           sizeof(float);
+    return (3 * QUERIES * stride + QUERIES * SPAN + MAX_BLOCK * stride + 4 * QUERIES) * sizeof(float);
 }
 
 static workspace workspace_of(const attention_job *j, int thread) {
@@ -76,7 +80,7 @@ static workspace workspace_of(const attention_job *j, int thread) {
     w.total = w.out + rows;
     w.score = w.total + rows;
     w.kv = w.score + QUERIES * SPAN;
-    w.top = w.kv + (size_t)j->block * j->stride;
+    w.top = w.kv + (size_t)MAX_BLOCK * j->stride;
     w.sum = w.top + QUERIES;
     w.all_top = w.sum + QUERIES;
     w.all_sum = w.all_top + QUERIES;
@@ -108,25 +112,24 @@ static const uint8_t *key_row(const attention_job *j, const item *it, size_t off
     return page + offset + ((size_t)it->kv_head * tokens + (uint32_t)key % tokens) * j->row_bytes;
 }
 
-/* Keys or values [k0, k0 + n) to floats; zeros for those that no query of the item sees: they may not exist. */
-static void load_block(const attention_job *j, const item *it, float *to, size_t offset, int32_t k0, int32_t n) {
-    const int32_t tokens = (int32_t)j->a->layout->page_tokens, end = min_i32(k0 + n, it->hi);
-    int32_t k = max_i32(k0, it->lo);
-    memset(to, 0, (size_t)(k - k0) * j->stride * sizeof *to);
-    while (k < end) {
-        const int32_t run = min_i32(end - k, tokens - k % tokens); /* as far as the page goes */
-        float *row = to + (size_t)(k - k0) * j->stride;
-        const uint8_t *from = key_row(j, it, offset, k);
-        if (j->stride == j->head_dim)
-            j->load(row, from, (size_t)run * j->head_dim);
-        else
-            for (int32_t i = 0; i < run; i++, row += j->stride, from += j->row_bytes) {
-                j->load(row, from, j->head_dim);
-                memset(row + j->head_dim, 0, (j->stride - j->head_dim) * sizeof *row);
-            }
-        k += run;
+/* How many of the keys [k, end) make up the next block: within a page. */
+static int32_t block_at(const attention_job *j, int32_t k, int32_t end) {
+    const int32_t tokens = (int32_t)j->a->layout->page_tokens, block = (int32_t)j->block;
+    return min_i32(end - k, min_i32(block - k % block, tokens - k % tokens));
+}
+
+/* Keys or values of the block [k, k + n): where they lie, or converted to floats. */
+static td_kv_rows block_rows(const attention_job *j, const item *it, const workspace *w, size_t offset, int32_t k,
+                             int32_t n) {
+    const uint8_t *from = key_row(j, it, offset, k);
+    if (j->in_place)
+        return (td_kv_rows){from, j->row_bytes, j->a->layout->type == TD_KV_BF16};
+    float *to = w->kv;
+    for (int32_t i = 0; i < n; i++, to += j->stride, from += j->row_bytes) {
+        j->load(to, from, j->head_dim);
+        memset(to + j->head_dim, 0, (j->stride - j->head_dim) * sizeof *to);
     }
-    memset(to + (size_t)(end - k0) * j->stride, 0, (size_t)(k0 + n - end) * j->stride * sizeof *to);
+    return (td_kv_rows){(const uint8_t *)w->kv, j->stride * sizeof *w->kv, false};
 }
 
 /* Queries of the item, scaled and padded. */
@@ -156,51 +159,62 @@ static void weigh(const attention_job *j, const item *it, const workspace *w, in
     }
 }
 
-/* Among the keys [k, k + n), do those that only some queries see have finite values? */
-static bool edges_are_finite(const attention_job *j, const item *it, const float *v, int32_t k, int32_t n) {
-    for (int32_t i = 0; i < n; i++) {
-        if (k + i >= it->all_lo && k + i < it->all_hi)
-            continue;
-        for (uint32_t c = 0; c < j->head_dim; c++)
-            if (!isfinite(v[(size_t)i * j->stride + c]))
-                return false;
+static bool row_is_finite(const uint8_t *row, uint32_t n, bool bf16) {
+    bool finite = true;
+    for (uint32_t c = 0; c < n; c++) {
+        uint16_t high; /* of a float, too, the half with the exponent */
+        if (bf16) {
+            memcpy(&high, row + 2 * (size_t)c, sizeof high);
+        } else {
+            uint32_t bits;
+            memcpy(&bits, row + 4 * (size_t)c, sizeof bits);
+            high = (uint16_t)(bits >> 16);
+        }
+        finite &= (high & 0x7F80) != 0x7F80;
     }
+    return finite;
+}
+
+/* Among the keys [k, k + n), do those that only some queries see have finite values? */
+static bool edges_are_finite(const attention_job *j, const item *it, const td_kv_rows *v, int32_t k, int32_t n) {
+    for (int32_t i = 0; i < n; i++)
+        if ((k + i < it->all_lo || k + i >= it->all_hi) &&
+            !row_is_finite(v->row + (size_t)i * v->pitch, j->head_dim, v->bf16))
+            return false;
     return true;
 }
 
-/* out += weights . values of the keys [k, k + n). A weight of zero keeps a value out only if it is finite; where it is
+/* out += weights . values of the block [k, k + n). A weight of zero keeps a value out only if it is finite; where it is
  * not, each query meets its own keys alone, so that the poison of a rejected draft stays in its row. */
 static void mix_block(const attention_job *j, const item *it, const workspace *w, int32_t start, int32_t k, int32_t n,
-                      float *out, td_kv_ahead ahead) {
+                      float *out, const uint8_t *ahead) {
     const td_dsp *d = &j->c->dsp;
-    const size_t v_offset = j->a->layer->v_offset;
-    load_block(j, it, w->kv, v_offset, k, n);
-    if (edges_are_finite(j, it, w->kv, k, n)) {
-        d->mix(out, it->n_q, w->score + (k - start), SPAN, w->kv, (uint32_t)n, j->stride, ahead);
+    const td_kv_rows v = block_rows(j, it, w, j->a->layer->v_offset, k, n);
+    if (edges_are_finite(j, it, &v, k, n)) {
+        d->mix(out, it->n_q, w->score + (k - start), SPAN, &v, (uint32_t)n, j->stride, ahead);
         return;
     }
     for (uint32_t i = 0; i < it->n_q; i++) {
-        item own = *it;
-        visible(j->a, it->row + (it->q0 + i) / j->group, &own.lo, &own.hi);
-        if (own.lo >= k + n || own.hi <= k)
+        int32_t lo, hi;
+        visible(j->a, it->row + (it->q0 + i) / j->group, &lo, &hi);
+        lo = max_i32(lo, k);
+        hi = min_i32(hi, k + n);
+        if (lo >= hi)
             continue;
-        load_block(j, &own, w->kv, v_offset, k, n);
-        d->mix(out + (size_t)i * j->stride, 1, w->score + (size_t)i * SPAN + (k - start), SPAN, w->kv, (uint32_t)n,
-               j->stride, ahead);
+        const td_kv_rows own = {v.row + (size_t)(lo - k) * v.pitch, v.pitch, v.bf16};
+        d->mix(out + (size_t)i * j->stride, 1, w->score + (size_t)i * SPAN + (lo - start), SPAN, &own,
+               (uint32_t)(hi - lo), j->stride, NULL);
     }
 }
 
-/* The block after the keys (or values, by offset) before `k`, where it is below `end`; else the first block of what
- * comes then. */
-static td_kv_ahead rows_ahead(const attention_job *j, const item *it, size_t offset, int32_t k, int32_t end,
-                              size_t then_offset, int32_t then_k) {
+/* The keys (or values, by offset) from `k` on, where that is below `end`; else those that come then. */
+static const uint8_t *rows_ahead(const attention_job *j, const item *it, size_t offset, int32_t k, int32_t end,
+                                 size_t then_offset, int32_t then_k) {
     if (k >= end) {
         offset = then_offset;
         k = then_k;
     }
-    if (j->a->layout->type != TD_KV_BF16 || k >= it->hi)
-        return (td_kv_ahead){NULL, 0};
-    return (td_kv_ahead){key_row(j, it, offset, max_i32(k, it->lo)), j->row_bytes};
+    return j->in_place && k < it->hi ? key_row(j, it, offset, k) : NULL;
 }
 
 /* The item's queries over one span: top, sum, out [n_q][stride]. */
@@ -208,35 +222,36 @@ static void attend_span(const attention_job *j, const item *it, const workspace 
                         float *sum, float *out) {
     const td_dsp *d = &j->c->dsp;
     const td_kv_layer *l = j->a->layer;
-    const int32_t start = (int32_t)span * SPAN, first = max_i32(start, it->lo & ~3);
+    const int32_t start = (int32_t)span * SPAN, first = max_i32(start, it->lo);
     const int32_t end = (int32_t)((int64_t)start + SPAN < it->hi ? start + SPAN : it->hi);
     for (int32_t k = first, n; k < end; k += n) {
-        n = min_i32((end - k + 3) & ~3, (int32_t)j->block);
-        load_block(j, it, w->kv, l->k_offset, k, n);
-        d->score(w->score + (k - start), SPAN, w->q, it->n_q, w->kv, (uint32_t)n, j->stride,
+        n = block_at(j, k, end);
+        const td_kv_rows keys = block_rows(j, it, w, l->k_offset, k, n);
+        d->score(w->score + (k - start), SPAN, w->q, it->n_q, &keys, (uint32_t)n, j->stride,
                  rows_ahead(j, it, l->k_offset, k + n, end, l->v_offset, first));
     }
     weigh(j, it, w, start, top, sum);
     memset(out, 0, (size_t)it->n_q * j->stride * sizeof *out);
     for (int32_t k = first, n; k < end; k += n) {
-        n = min_i32((end - k + 3) & ~3, (int32_t)j->block);
+        n = block_at(j, k, end);
         mix_block(j, it, w, start, k, n, out, rows_ahead(j, it, l->v_offset, k + n, end, l->k_offset, end));
     }
 }
 
 /* ---- folding spans ---- */
 
-static void fold_begin(const attention_job *j, const item *it, const workspace *w) {
-    memset(w->total, 0, (size_t)it->n_q * j->stride * sizeof *w->total);
-    for (uint32_t i = 0; i < it->n_q; i++) {
+static void fold_begin(const attention_job *j, const workspace *w, uint32_t n_q) {
+    memset(w->total, 0, (size_t)n_q * j->stride * sizeof *w->total);
+    for (uint32_t i = 0; i < n_q; i++) {
         w->all_top[i] = -INFINITY;
         w->all_sum[i] = 0;
     }
 }
 
-static void fold_span(const attention_job *j, const item *it, const workspace *w, const float *top, const float *sum,
+/* Of n_q queries. */
+static void fold_span(const attention_job *j, const workspace *w, uint32_t n_q, const float *top, const float *sum,
                       const float *out) {
-    for (uint32_t i = 0; i < it->n_q; i++) {
+    for (uint32_t i = 0; i < n_q; i++) {
         if (sum[i] == 0) /* saw no key: its sum would be at least 1, or NaN */
             continue;
         const float most = w->all_top[i] > top[i] ? w->all_top[i] : top[i];
@@ -247,10 +262,11 @@ static void fold_span(const attention_job *j, const item *it, const workspace *w
     }
 }
 
-static void fold_end(const attention_job *j, const item *it, const workspace *w) {
+/* The queries [q, q + n_q) of the run. */
+static void fold_end(const attention_job *j, const item *it, const workspace *w, uint32_t q, uint32_t n_q) {
     const td_attention *a = j->a;
-    for (uint32_t i = 0; i < it->n_q; i++) {
-        const uint32_t q = it->q0 + i, row = it->row + q / j->group, head = it->kv_head * j->group + q % j->group;
+    for (uint32_t i = 0; i < n_q; i++, q++) {
+        const uint32_t row = it->row + q / j->group, head = it->kv_head * j->group + q % j->group;
         float *out = a->out + ((size_t)row * a->n_heads + head) * j->head_dim;
         if (w->all_sum[i] == 0)
             memset(out, 0, j->head_dim * sizeof *out);
@@ -266,12 +282,12 @@ static void whole_item(void *arg, int tile, int thread) {
     const item *it = &j->items[tile];
     workspace w = workspace_of(j, thread);
     load_queries(j, it, w.q);
-    fold_begin(j, it, &w);
+    fold_begin(j, &w, it->n_q);
     for (uint32_t s = 0; s < it->n_spans; s++) {
         attend_span(j, it, &w, it->span0 + s, w.top, w.sum, w.out);
-        fold_span(j, it, &w, w.top, w.sum, w.out);
+        fold_span(j, &w, it->n_q, w.top, w.sum, w.out);
     }
-    fold_end(j, it, &w);
+    fold_end(j, it, &w, it->q0, it->n_q);
 }
 
 static float *partial_of(const attention_job *j, size_t index) {
@@ -287,16 +303,21 @@ static void one_span(void *arg, int tile, int thread) {
     attend_span(j, it, &w, it->span0 + (uint32_t)((size_t)tile - it->partial), top, sum, sum + QUERIES);
 }
 
-static void fold_item(void *arg, int tile, int thread) {
+/* Tiles are FOLD_QUERIES queries of an item; the last ones of an item may be empty. */
+static void fold_part(void *arg, int tile, int thread) {
     const attention_job *j = arg;
-    const item *it = &j->items[tile];
+    const item *it = &j->items[tile / FOLD_PARTS];
+    const uint32_t q = (uint32_t)(tile % FOLD_PARTS) * FOLD_QUERIES;
+    if (q >= it->n_q)
+        return;
+    const uint32_t n_q = it->n_q - q < FOLD_QUERIES ? it->n_q - q : FOLD_QUERIES;
     workspace w = workspace_of(j, thread);
-    fold_begin(j, it, &w);
+    fold_begin(j, &w, n_q);
     for (uint32_t s = 0; s < it->n_spans; s++) {
-        const float *top = partial_of(j, it->partial + s), *sum = top + QUERIES;
-        fold_span(j, it, &w, top, sum, sum + QUERIES);
+        const float *top = partial_of(j, it->partial + s) + q, *sum = top + QUERIES;
+        fold_span(j, &w, n_q, top, sum, partial_of(j, it->partial + s) + 2 * QUERIES + (size_t)q * j->stride);
     }
-    fold_end(j, it, &w);
+    fold_end(j, it, &w, it->q0 + q, n_q);
 }
 
 /* ---- cutting ---- */
@@ -385,8 +406,9 @@ void cpu_attention(td_backend *be, const td_attention *a) {
         return;
     attention_job j = {.c = c, .a = a, .group = a->n_heads / l->n_kv_heads, .head_dim = l->head_dim};
     j.stride = padded(l->head_dim);
-    j.block = block_keys(j.stride);
     j.row_bytes = l->head_dim * td_kv_type_bytes(a->layout->type);
+    j.block = block_keys(j.row_bytes);
+    j.in_place = j.stride == j.head_dim;
     j.load = a->layout->type == TD_KV_BF16 ? c->dsp.load_bf16 : c->dsp.load_f32;
     const int64_t spans = cut_items(&j);
     if (spans < 0 || !cpu_reserve_threads(c, cpu_attention_bytes(l->head_dim)))
@@ -395,7 +417,7 @@ void cpu_attention(td_backend *be, const td_attention *a) {
         td_pool_run(c->pool, whole_item, &j, (int)j.n_items);
     } else if (prepare_split(&j, spans)) {
         td_pool_run(c->pool, one_span, &j, (int)spans);
-        td_pool_run(c->pool, fold_item, &j, (int)j.n_items);
+        td_pool_run(c->pool, fold_part, &j, (int)j.n_items * FOLD_PARTS);
     }
 }
 

@@ -39,12 +39,12 @@ typedef void (*td_tile_fn)(const td_tile *t);
 /* Quantised activations: the same numbers, in the order and with the partial sums that weights of one kind want. */
 typedef enum td_q_form { TD_Q_SPLIT, TD_Q_PLAIN, TD_Q_HALVES } td_q_form;
 
-/* Rows of bf16 keys or values that will be needed next, `stride` bytes apart, as many as the call has; row NULL: none.
- */
-typedef struct td_kv_ahead {
+/* Rows of keys or values as they lie in a page: bf16 or floats, at any address, `pitch` bytes apart. */
+typedef struct td_kv_rows {
     const uint8_t *row;
-    size_t stride;
-} td_kv_ahead;
+    size_t pitch;
+    bool bf16;
+} td_kv_rows;
 
 typedef struct td_dsp {
     td_isa isa;
@@ -86,15 +86,16 @@ typedef struct td_dsp {
     /* x[i] *= s[i / group]; group a multiple of 16. */
     void (*scale_groups)(float *x, const float *s, uint32_t n, uint32_t group);
 
-    /* Attention. Rows of q, k, v and out lie `stride` floats apart, a multiple of TD_DSP_MAX_LANES; what lies beyond
-     * the head's size is zero. n_k is a multiple of 4 here, k and v have that many rows.
+    /* Attention. Rows of q and out lie `stride` floats apart, a multiple of TD_DSP_MAX_LANES; what lies beyond the
+     * head's size is zero in q. Rows of k and v have `stride` elements, too. `ahead`: what will be read next, requested
+     * from memory meanwhile, as many bytes as the call reads itself; NULL: nothing.
      * score: s[i*s_stride + j] = q_i . k_j.  softmax: s[a, b) becomes exp(s - top), all else in [0, n) zero; n is a
      * multiple of 16. mix: out_i += sum over j in order of p[i*p_stride + j] * v_j. fold: o = o*a + x*b. */
-    void (*score)(float *s, size_t s_stride, const float *q, uint32_t n_q, const float *k, uint32_t n_k, size_t stride,
-                  td_kv_ahead ahead);
+    void (*score)(float *s, size_t s_stride, const float *q, uint32_t n_q, const td_kv_rows *k, uint32_t n_k,
+                  size_t stride, const uint8_t *ahead);
     void (*softmax)(float *s, uint32_t n, uint32_t a, uint32_t b, float *top, float *sum);
-    void (*mix)(float *out, uint32_t n_q, const float *p, size_t p_stride, const float *v, uint32_t n_k, size_t stride,
-                td_kv_ahead ahead);
+    void (*mix)(float *out, uint32_t n_q, const float *p, size_t p_stride, const td_kv_rows *v, uint32_t n_k,
+                size_t stride, const uint8_t *ahead);
     void (*fold)(float *o, float a, const float *x, float b, uint32_t n);
 
     /* Rows and elements. */

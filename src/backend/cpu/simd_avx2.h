@@ -12,8 +12,8 @@
 #define VF_TILE_O2 4
 #define VF_TILE_O3 3
 #define VF_TILE_O4 3
-#define VF_TILE_Q 2
-#define VF_TILE_V 4
+#define VF_TILE_Q 6
+#define VF_TILE_ACC 8
 
 typedef __m256 vf;
 typedef __m256 vm;
@@ -37,6 +37,11 @@ INLINE void vf_store(float *p, vf v) {
 INLINE vm vf_first(uint32_t n) {
     return _mm256_castsi256_ps(
         _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)));
+}
+
+INLINE vf vf_keep(vf v) {
+    __asm__("" : "+x"(v));
+    return v;
 }
 
 INLINE vf vf_load_n(const void *p, uint32_t n) {

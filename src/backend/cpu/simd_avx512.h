@@ -12,8 +12,8 @@
 #define VF_TILE_O2 6
 #define VF_TILE_O3 6
 #define VF_TILE_O4 6
-#define VF_TILE_Q 4
-#define VF_TILE_V 4
+#define VF_TILE_Q 8
+#define VF_TILE_ACC 24
 
 typedef __m512 vf;
 typedef __mmask16 vm;
@@ -36,6 +36,11 @@ INLINE void vf_store(float *p, vf v) {
 
 INLINE vm vf_first(uint32_t n) {
     return (vm)(n >= 16 ? 0xFFFF : (1u << n) - 1);
+}
+
+INLINE vf vf_keep(vf v) {
+    __asm__("" : "+v"(v));
+    return v;
 }
 
 INLINE vf vf_load_n(const void *p, uint32_t n) {

@@ -3,6 +3,7 @@
  * Every simd_*.h defines the same words, and the vec_*.h kernels are written in them alone:
  *   LANES, vf (a vector of floats), vm (a mask);  vf_fma(a, b, c) = a*b + c (here rounded twice, elsewhere once);
  *   vf_max and vf_min return their second operand when either is NaN;  vf_sum and vf_sum4 reduce in a fixed order;
+ *   vf_keep(v) is v, in a register from there on, not loaded again for each use;
  *   vf_load_n reads the first n lanes and zeroes the rest;  vf_scale2(p, t) = p * 2^k for t = 1.5*2^23 + k;
  *   VF_TILE_*: how many accumulators fit the registers. */
 #ifndef TD_BACKEND_CPU_SIMD_GENERIC_H
@@ -15,14 +16,14 @@
 
 #define LANES 4
 #define INLINE static inline __attribute__((always_inline, unused))
-/* Outputs per tile for 1, 2, 3 and 4 rows; queries per tile of attention; vectors per tile of its
- * mixing. */
+/* Outputs per tile for 1, 2, 3 and 4 rows; queries per tile of attention (two keys or vectors of values each), and as
+ * many accumulators as few queries make use of with more keys or vectors. */
 #define VF_TILE_O1 4
 #define VF_TILE_O2 4
 #define VF_TILE_O3 2
 #define VF_TILE_O4 2
-#define VF_TILE_Q 2
-#define VF_TILE_V 4
+#define VF_TILE_Q 4
+#define VF_TILE_ACC 8
 
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vm __attribute__((vector_size(16)));
@@ -43,6 +44,10 @@ INLINE vf vf_load(const void *p) {
 
 INLINE void vf_store(float *p, vf v) {
     memcpy(p, &v, sizeof v);
+}
+
+INLINE vf vf_keep(vf v) {
+    return v;
 }
 
 INLINE vf vf_load_n(const void *p, uint32_t n) {

@@ -13,8 +13,8 @@
 #define VF_TILE_O2 6
 #define VF_TILE_O3 6
 #define VF_TILE_O4 6
-#define VF_TILE_Q 4
-#define VF_TILE_V 4
+#define VF_TILE_Q 8
+#define VF_TILE_ACC 16
 
 typedef float32x4_t vf;
 typedef uint32x4_t vm;
@@ -37,6 +37,11 @@ INLINE void vf_store(float *p, vf v) {
 
 INLINE vm vf_first(uint32_t n) {
     return vcltq_u32((uint32x4_t){0, 1, 2, 3}, vdupq_n_u32(n));
+}
+
+INLINE vf vf_keep(vf v) {
+    __asm__("" : "+w"(v));
+    return v;
 }
 
 INLINE vf vf_load_n(const void *p, uint32_t n) {
