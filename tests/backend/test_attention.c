@@ -184,7 +184,8 @@ static void a_row_without_keys_is_zero(void **state) {
 
 /* ---- invariance ---- */
 
-enum { INV_KEYS = 1100, INV_ROWS = 70 };
+/* Five spans: two threads share them out, three take queries instead. */
+enum { INV_KEYS = 2200, INV_ROWS = 70 };
 
 typedef struct invariance {
     const shape *s;
@@ -287,6 +288,43 @@ static void neighbours_do_not_matter(void **state) {
     }
 }
 
+/* Values that a row does not see may be anything, in the middle of what other rows see: drafts that were rejected. */
+static void poison_stays_in_the_rows_that_see_it(void **state) {
+    (void)state;
+    enum { KEYS = 700, N = 5 };
+    static const shape poisoned[] = {{8, 1, 256, 0, TD_KV_BF16}, {4, 2, 64, 40, TD_KV_F32}, {2, 1, 20, 0, TD_KV_BF16}};
+    for (const td_isa *isa = bt_levels(); *isa; isa++)
+        for (size_t i = 0; i < sizeof poisoned / sizeof poisoned[0]; i++) {
+            const shape *s = &poisoned[i];
+            bt_rng r = {5 + i};
+            const size_t width = (size_t)s->n_kv_heads * s->head_dim, q_width = (size_t)s->n_heads * s->head_dim;
+            float *q = random_floats(&r, N * q_width), *clean = random_floats(&r, N * q_width),
+                  *got = random_floats(&r, N * q_width), *k = random_floats(&r, KEYS * width),
+                  *v = random_floats(&r, KEYS * width);
+            td_backend *be = bt_open(*isa, 2, false);
+            cache c = cache_new(s, 64, 1, KEYS);
+            int32_t n_keys[1] = {KEYS}, pos[N] = {695, 696, 697, 698, 699};
+            uint32_t seq[N] = {0};
+            write_keys(be, &c, 0, k, v, 0, KEYS);
+            attend(be, s, &c, (rows){N, pos, seq, q}, n_keys, clean);
+            v[698 * width] = INFINITY;
+            v[699 * width + width - 1] = NAN;
+            k[699 * width] = NAN;
+            write_keys(be, &c, 0, k, v, 0, KEYS);
+            attend(be, s, &c, (rows){N, pos, seq, q}, n_keys, got);
+            bt_same_bits(bt_level_name(*isa), got, clean, 3 * q_width);
+            assert_false(isfinite(got[3 * q_width]));
+            assert_false(isfinite(got[N * q_width - 1]));
+            cache_free(&c);
+            td_backend_close(&be);
+            free(q);
+            free(clean);
+            free(got);
+            free(k);
+            free(v);
+        }
+}
+
 /* Writing: the same bytes as the reference, and not a byte beside the row. */
 static void written_pages_equal_the_reference(void **state) {
     (void)state;
@@ -319,6 +357,7 @@ int main(void) {
         cmocka_unit_test(a_row_without_keys_is_zero),
         cmocka_unit_test(bits_do_not_depend_on_passes_pages_or_threads),
         cmocka_unit_test(neighbours_do_not_matter),
+        cmocka_unit_test(poison_stays_in_the_rows_that_see_it),
         cmocka_unit_test(written_pages_equal_the_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,8 +8,9 @@
  * Work is cut into items: up to QUERIES queries of one sequence that read one KV head (several rows, several heads of
  * the group), which share each block of keys and values that comes from memory. Kernels read the blocks in the pages
  * themselves; only heads whose size is no multiple of the widest vector are converted to padded floats first. When
- * there are enough items a thread walks all spans of an item; otherwise threads take (item, span) pairs, leave the
- * results in scratch, and a second job folds them, the queries shared out: the same numbers in the same order. */
+ * there are enough items a thread walks all spans of an item. Otherwise, in a short context, there are more items with
+ * fewer queries each; in a long one threads take (item, span) pairs, leave the results in scratch, and a second job
+ * folds them, the queries shared out: the same numbers in the same order. */
 #include "backend/cpu/cpu.h"
 
 #include <math.h>
@@ -17,14 +18,18 @@
 
 #define SPAN 512
 #define QUERIES 64
-/* Of keys or values at a time: with those that are requested meanwhile they stay in the first-level cache. */
-#define NEAR_BYTES (16u << 10)
+#define FEW_QUERIES 3 /* not worth a reading of the keys of their own */
+/* Of keys or values at a time: so far ahead runs what is requested from memory. Less would stay in the first-level
+ * cache, but a mixed output is loaded and stored once a block. */
+#define NEAR_BYTES (32u << 10)
 #define MAX_BLOCK 64
 /* Queries that a thread folds at a time. */
 #define FOLD_QUERIES 4
 #define FOLD_PARTS (QUERIES / FOLD_QUERIES)
 #define SPLIT_BYTES ((size_t)64 << 20)
 #define PARALLEL 32768
+/* Products of a query with a key, times the dimensions, that are worth a second thread. */
+#define PARTING 131072
 
 typedef struct item {
     uint32_t row;     /* the first row of the run */
@@ -349,35 +354,50 @@ static uint32_t run_end(const td_attention *a, uint32_t row) {
     return end;
 }
 
-static uint32_t chunks_of(const attention_job *j, uint32_t rows) {
-    return (rows * j->group + QUERIES - 1) / QUERIES;
+/* Items of a run of rows and one KV head: `parts` of them where that leaves each enough queries. */
+static uint32_t chunks_of(const attention_job *j, uint32_t rows, uint32_t parts) {
+    const uint32_t queries = rows * j->group, least = (queries + QUERIES - 1) / QUERIES;
+    const uint32_t most = queries < FEW_QUERIES ? 1 : queries / FEW_QUERIES;
+    parts = parts < most ? parts : most;
+    return parts > least ? parts : least;
 }
 
 /* Fills the table of items; returns how many spans they have in all, or -1: no memory. */
-static int64_t cut_items(attention_job *j) {
+static int64_t cut_items(attention_job *j, uint32_t parts) {
     const td_attention *a = j->a;
     size_t n = 0;
     for (uint32_t row = 0, end; row < a->n; row = end) {
         end = run_end(a, row);
-        n += (size_t)chunks_of(j, end - row) * a->layer->n_kv_heads;
+        n += (size_t)chunks_of(j, end - row, parts) * a->layer->n_kv_heads;
     }
     j->items = cpu_scratch(j->c, CPU_SLOT_ITEMS, n, sizeof *j->items);
     if (!j->items)
         return -1;
     int64_t spans = 0;
+    j->n_items = 0;
     for (uint32_t row = 0, end; row < a->n; row = end) {
         end = run_end(a, row);
-        const uint32_t queries = (end - row) * j->group;
-        for (uint32_t h = 0; h < a->layer->n_kv_heads; h++)
-            for (uint32_t q = 0; q < queries; q += QUERIES) {
-                item *it = &j->items[j->n_items++];
-                *it = (item){.row = row, .q0 = q, .kv_head = h, .partial = (size_t)spans};
-                it->n_q = queries - q < QUERIES ? queries - q : QUERIES;
-                item_range(j, it);
-                spans += it->n_spans;
-            }
+        const uint32_t queries = (end - row) * j->group, chunks = chunks_of(j, end - row, parts);
+        for (uint32_t i = 0; i < chunks * a->layer->n_kv_heads; i++) {
+            const uint32_t chunk = i % chunks, q0 = (uint32_t)((uint64_t)queries * chunk / chunks);
+            item *it = &j->items[j->n_items++];
+            *it = (item){.row = row, .q0 = q0, .kv_head = i / chunks, .partial = (size_t)spans};
+            it->n_q = (uint32_t)((uint64_t)queries * (chunk + 1) / chunks) - q0;
+            item_range(j, it);
+            spans += it->n_spans;
+        }
     }
     return spans;
+}
+
+/* Fewer items than threads, and too few spans to share those out evenly: threads take some of the queries each. Every
+ * part reads the keys anew, but the last-level cache has them, and it saves the second job. */
+static bool worth_parting(const attention_job *j, int64_t spans) {
+    const uint32_t threads = (uint32_t)j->c->n_threads;
+    if (spans <= 0 || j->n_items >= threads || spans >= 2 * (int64_t)threads)
+        return false;
+    const item *it = &j->items[0];
+    return (uint64_t)(uint32_t)it->hi * it->n_q * j->head_dim >= PARTING;
 }
 
 /* Few items and long contexts: threads take spans. */
@@ -410,10 +430,13 @@ void cpu_attention(td_backend *be, const td_attention *a) {
     j.block = block_keys(j.row_bytes);
     j.in_place = j.stride == j.head_dim;
     j.load = a->layout->type == TD_KV_BF16 ? c->dsp.load_bf16 : c->dsp.load_f32;
-    const int64_t spans = cut_items(&j);
+    int64_t spans = cut_items(&j, 1);
+    const bool parting = worth_parting(&j, spans);
+    if (parting)
+        spans = cut_items(&j, ((uint32_t)c->n_threads + j.n_items - 1) / j.n_items);
     if (spans < 0 || !cpu_reserve_threads(c, cpu_attention_bytes(l->head_dim)))
         return;
-    if (!worth_splitting(&j, spans)) {
+    if (parting || !worth_splitting(&j, spans)) {
         td_pool_run(c->pool, whole_item, &j, (int)j.n_items);
     } else if (prepare_split(&j, spans)) {
         td_pool_run(c->pool, one_span, &j, (int)spans);
