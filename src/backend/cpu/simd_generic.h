@@ -61,10 +61,10 @@ INLINE void vf_store_n(float *p, vf v, uint32_t n) {
 }
 
 INLINE vf vf_load_bf16(const void *p) {
-    uint16_t h[LANES];
-    memcpy(h, p, sizeof h);
-    vm bits = {h[0], h[1], h[2], h[3]};
-    return (vf)(bits << 16);
+    typedef uint16_t halves __attribute__((vector_size(8)));
+    halves h;
+    memcpy(&h, p, sizeof h);
+    return (vf)(__builtin_convertvector(h, vm) << 16);
 }
 
 INLINE vf vf_load_f16(const void *p) {
