@@ -7,10 +7,12 @@
  *
  * Work is cut into items: up to QUERIES queries of one sequence that read one KV head (several rows, several heads of
  * the group), which share each block of keys and values that comes from memory. Kernels read the blocks in the pages
- * themselves; only heads whose size is no multiple of the widest vector are converted to padded floats first. When
- * there are enough items a thread walks all spans of an item. Otherwise, in a short context, there are more items with
- * fewer queries each; in a long one threads take (item, span) pairs, leave the results in scratch, and a second job
- * folds them, the queries shared out: the same numbers in the same order. */
+ * themselves; converted to padded floats first are only heads whose size is no multiple of the widest vector, and bf16
+ * at the generic level, which widens it too slowly to do so for every tile of queries.
+ *
+ * When there are enough items a thread walks all spans of an item. Otherwise, in a short context, there are more items
+ * with fewer queries each; in a long one threads take (item, span) pairs, leave the results in scratch, and a second
+ * job folds them, the queries shared out: the same numbers in the same order. */
 #include "backend/cpu/cpu.h"
 
 #include <math.h>
@@ -46,7 +48,7 @@ typedef struct attention_job {
     const td_attention *a;
     uint32_t group, head_dim, stride, block; /* block: keys at a time, at most */
     size_t row_bytes;                        /* of one K or V row */
-    bool in_place;                           /* rows are as long as the stride: no conversion */
+    bool in_place;                           /* kernels read the rows where they lie: no conversion */
     void (*load)(float *to, const void *from, size_t n);
     item *items;
     uint32_t n_items;
@@ -427,8 +429,8 @@ void cpu_attention(td_backend *be, const td_attention *a) {
     attention_job j = {.c = c, .a = a, .group = a->n_heads / l->n_kv_heads, .head_dim = l->head_dim};
     j.stride = padded(l->head_dim);
     j.row_bytes = l->head_dim * td_kv_type_bytes(a->layout->type);
-    j.block = block_keys(j.row_bytes);
-    j.in_place = j.stride == j.head_dim;
+    j.in_place = j.stride == j.head_dim && !(a->layout->type == TD_KV_BF16 && c->dsp.isa == TD_ISA_GENERIC);
+    j.block = block_keys(j.in_place ? j.row_bytes : j.stride * sizeof(float));
     j.load = a->layout->type == TD_KV_BF16 ? c->dsp.load_bf16 : c->dsp.load_f32;
     int64_t spans = cut_items(&j, 1);
     const bool parting = worth_parting(&j, spans);
