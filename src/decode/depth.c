@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#define COUNT_DECAY 0.96f   /* a count's weight after one more trial: a memory of some twenty-five */
+#define COUNT_DECAY 0.97f   /* a count's weight after one more trial: a memory of some twenty-five */
 #define SHARED_DECAY 0.995f /* of the counts over all sequences */
 #define UNTRIED_DECAY 0.98f /* of a position's, after a round that did not come to it */
 #define SURE_DECAY 0.99f    /* of counts by probability, after a round */
@@ -12,6 +12,7 @@
 #define PRIOR_WEIGHT 3.0f   /* trials that what all sequences have shown counts for */
 #define PRIOR_ACCEPT 0.6f
 #define PRIOR_FALL 0.97f /* a position nobody has reached is accepted a little less than the one before */
+#define GROWTH 1u        /* positions that a draft may go beyond the deepest that one has come to */
 #define ALARM 6.0f       /* of evidence: a false one every e^6 rounds at most */
 #define SUSPICION 0.4f   /* of evidence a draft: enough to look again at once */
 #define PROBE_SHARE 0.01 /* of the time, for drafts while none pay */
@@ -25,11 +26,21 @@ static float estimate(float hit, float tried, float prior) {
     return (hit + weight * prior) / (tried + weight);
 }
 
-/* How likely the i-th draft is accepted, once the ones before it were. */
-static void by_position(const td_acceptance *a, uint32_t most, float *p) {
+/* How likely the i-th draft is accepted, once the ones before it were; and at best. Of few counts, what all sequences
+ * have shown weighs more. Behind a position that no draft has come to there is nothing to plan with: depth grows by
+ * one. */
+static void by_position(const td_depth *d, const td_acceptance *all, uint32_t most, float *p, float *hope) {
+    const td_acceptance *own = &d->seen;
+    const td_acceptance *others = d->changed ? own : all;
+    const int held = d->held;
     float prior = PRIOR_ACCEPT;
+    uint32_t beyond = 0;
     for (uint32_t i = 0; i < most; i++) {
-        p[i] = estimate(a->hit[i], a->tried[i], prior);
+        beyond += all->tried[0][i] + all->tried[1][i] == 0;
+        float any = estimate(others->hit[0][i] + others->hit[1][i], others->tried[0][i] + others->tried[1][i], prior);
+        float shared = estimate(others->hit[held][i], others->tried[held][i], any);
+        p[i] = beyond <= GROWTH ? estimate(own->hit[held][i], own->tried[held][i], shared) : 0;
+        hope[i] = (own->hit[held][i] + 1) / (own->tried[held][i] + 1);
         prior = p[i] * PRIOR_FALL;
     }
 }
@@ -46,11 +57,12 @@ static void by_confidence(const td_acceptance *a, const td_acceptance *all, floa
 void td_depth_init(td_depth *d, const td_depth_costs *costs) {
     const td_acceptance *all = &costs->all;
     *d = (td_depth){.since_draft = 0};
-    for (uint32_t i = 0; i < TD_MAX_DRAFT; i++) {
-        float weight = all->tried[i] < PRIOR_WEIGHT ? all->tried[i] : PRIOR_WEIGHT;
-        d->seen.tried[i] = weight;
-        d->seen.hit[i] = all->tried[i] > 0 ? weight * all->hit[i] / all->tried[i] : 0;
-    }
+    for (int held = 0; held < 2; held++)
+        for (uint32_t i = 0; i < TD_MAX_DRAFT; i++) {
+            float tried = all->tried[held][i], weight = tried < PRIOR_WEIGHT ? tried : PRIOR_WEIGHT;
+            d->seen.tried[held][i] = weight;
+            d->seen.hit[held][i] = tried > 0 ? weight * all->hit[held][i] / tried : 0;
+        }
 }
 
 static void count(float *tried, float *hit, float decay, float accepted) {
@@ -63,14 +75,14 @@ static void fade(float *tried, float *hit, float decay) {
     *hit *= decay;
 }
 
-/* What has not been tried this round fades, too: bad luck is forgotten, and the position or the class tried again. */
-static void count_round(td_acceptance *a, float decay, const float *worth, uint32_t made, uint32_t kept,
+static void count_round(td_acceptance *a, bool held, float decay, const float *worth, uint32_t made, uint32_t kept,
                         uint32_t accepted, const float *confidence) {
     for (uint32_t b = 0; b < TD_CONFIDENCE_BINS; b++)
         fade(&a->sure[b], &a->right[b], SURE_DECAY);
+    float *tried = a->tried[held], *hit = a->hit[held];
     uint32_t i = 0;
     for (; i < kept && i <= accepted; i++) {
-        count(&a->tried[i], &a->hit[i], decay, i < accepted);
+        count(&tried[i], &hit[i], decay, i < accepted);
         if (confidence && confidence[i] >= 0) {
             uint32_t b = td_confidence_bin(confidence[i]);
             count(&a->sure[b], &a->right[b], 1, i < accepted);
@@ -78,12 +90,15 @@ static void count_round(td_acceptance *a, float decay, const float *worth, uint3
     }
     /* A draft that was reached but not fed would have been accepted as often as such drafts are; or positions would be
      * judged by their best drafts alone. */
-    if (i == kept && accepted == kept && kept < made && confidence && confidence[kept] >= 0) {
-        count(&a->tried[i], &a->hit[i], decay, worth[td_confidence_bin(confidence[i])]);
-        i++;
-    }
-    for (; i < TD_MAX_DRAFT; i++)
-        fade(&a->tried[i], &a->hit[i], UNTRIED_DECAY);
+    if (i == kept && accepted == kept && kept < made && confidence && confidence[kept] >= 0)
+        count(&tried[i], &hit[i], decay, worth[td_confidence_bin(confidence[i])]);
+}
+
+/* What a sequence has not tried of late says less and less. */
+static void fade_untried(td_acceptance *a, bool held, uint32_t reached) {
+    for (int h = 0; h < 2; h++)
+        for (uint32_t i = h == held ? reached : 0; i < TD_MAX_DRAFT; i++)
+            fade(&a->tried[h][i], &a->hit[h][i], UNTRIED_DECAY);
 }
 
 /* ---- a text that changes ---- */
@@ -102,8 +117,9 @@ static bool shifted(td_depth_shift *s, float p, float q, bool hit) {
 static void start_over(td_depth *d, const td_depth_shift *since) {
     td_acceptance *a = &d->seen;
     memset(a, 0, sizeof *a);
-    a->tried[0] = since->n;
-    a->hit[0] = since->hits;
+    a->tried[d->held][0] = since->n;
+    a->hit[d->held][0] = since->hits;
+    d->changed = since == &d->worse;
     d->worse = d->better = (td_depth_shift){0};
 }
 
@@ -117,16 +133,21 @@ static void watch(td_depth *d, float p, bool hit) {
 void td_depth_learn(td_depth *d, td_depth_costs *costs, uint32_t made, uint32_t kept, uint32_t accepted,
                     const float *confidence) {
     d->since_draft = kept ? 0 : d->since_draft + 1;
-    if (!made || made > TD_MAX_DRAFT)
+    if (!made || made > TD_MAX_DRAFT) {
+        d->held = false;
+        fade_untried(&d->seen, false, 0);
         return;
+    }
     costs->has_confidence = costs->has_confidence || (confidence && confidence[0] >= 0);
-    float p, worth[TD_CONFIDENCE_BINS];
-    by_position(&d->seen, 1, &p);
+    float p, hope, worth[TD_CONFIDENCE_BINS];
+    by_position(d, &costs->all, 1, &p, &hope);
     by_confidence(&d->seen, &costs->all, worth);
-    count_round(&d->seen, COUNT_DECAY, worth, made, kept, accepted, confidence);
-    count_round(&costs->all, SHARED_DECAY, worth, made, kept, accepted, confidence);
+    count_round(&d->seen, d->held, COUNT_DECAY, worth, made, kept, accepted, confidence);
+    count_round(&costs->all, d->held, SHARED_DECAY, worth, made, kept, accepted, confidence);
+    fade_untried(&d->seen, d->held, accepted + 1);
     if (kept)
         watch(d, p, accepted > 0);
+    d->held = kept && accepted == kept;
 }
 
 /* ---- the plan ---- */
@@ -137,6 +158,7 @@ typedef struct plan {
     double pass[1 + TD_DEPTH_DRAFTS];                              /* seconds of the pass with k of them */
     double draft[1 + TD_DEPTH_DRAFTS];                             /* and of drafting them */
     double tokens[1 + TD_DEPTH_DRAFTS];                            /* expected */
+    double hoped[1 + TD_DEPTH_DRAFTS];                             /* at best */
     uint16_t to[TD_DEPTH_DRAFTS];                                  /* the ask that the k-th is given to */
     double first[1 + TD_DEPTH_DRAFTS], later[1 + TD_DEPTH_DRAFTS]; /* draft steps, by sequences in them */
 } plan;
@@ -163,17 +185,19 @@ static uint32_t next_ask(const td_depth_round *r, const uint8_t *depth, const fl
 
 static void lay_out(plan *p, const td_depth_round *r) {
     uint8_t depth[TD_DEPTH_DRAFTS] = {0};
-    float reach[TD_DEPTH_DRAFTS];
+    float reach[TD_DEPTH_DRAFTS], hope[TD_DEPTH_DRAFTS];
     uint32_t live[TD_MAX_DRAFT] = {0};
     for (uint32_t i = 0; i < r->n_asks; i++)
-        reach[i] = 1;
-    p->tokens[0] = r->n_seqs;
+        reach[i] = hope[i] = 1;
+    p->tokens[0] = p->hoped[0] = r->n_seqs;
     p->draft[0] = 0;
     for (uint32_t k = 0; k < p->n; k++) {
         uint32_t i = next_ask(r, depth, reach), j = depth[i]++;
         reach[i] *= r->asks[i].p[j];
         p->to[k] = (uint16_t)i;
+        hope[i] *= r->asks[i].hope[j] > r->asks[i].p[j] ? r->asks[i].hope[j] : r->asks[i].p[j];
         p->tokens[k + 1] = p->tokens[k] + (double)reach[i];
+        p->hoped[k + 1] = p->hoped[k] + (double)hope[i];
         p->draft[k + 1] = p->draft[k];
         if (j < r->free_from) {
             p->draft[k + 1] += step(p, j, live[j] + 1) - step(p, j, live[j]);
@@ -201,8 +225,9 @@ static uint32_t best_of(const plan *p, double *rate) {
     return best;
 }
 
-/* A number of rows that has hardly been measured, and that would be best if a pass of them cost no more than of the
- * fewer rows that have; or `best`. */
+/* A number of drafts that would be best if it were accepted as well as may be hoped, and its pass, unless it has been
+ * measured often enough, cost no more than of the fewer rows that have; or `best`. What it may be expected to lose is
+ * little. */
 static uint32_t worth_a_trial(const td_depth_costs *c, const plan *p, const td_depth_round *r, uint32_t best,
                               double rate) {
     double floor = p->pass[0], known = rate;
@@ -210,9 +235,9 @@ static uint32_t worth_a_trial(const td_depth_costs *c, const plan *p, const td_d
     for (uint32_t k = 1; k <= p->n; k++) {
         bool settled = td_costs_settled(c->bucket, r->n_rows + k);
         floor = settled && p->pass[k] > floor ? p->pass[k] : floor;
-        double might = p->tokens[k] / ((p->pass[k] < floor ? p->pass[k] : floor) + p->draft[k]);
+        double might = p->hoped[k] / ((p->pass[k] < floor ? p->pass[k] : floor) + p->draft[k]);
         bool cheap = p->tokens[k] / (p->pass[k] + p->draft[k]) > TRIAL_LEAST * known;
-        if (!settled && cheap && might > rate) {
+        if (k != best && cheap && might > rate) {
             rate = might;
             trial = k;
         }
@@ -335,7 +360,7 @@ static void begin_round(td_depth_costs *c, const td_depth_round *r) {
         a->wanted = a->n_out = a->kept = 0;
         a->forced = false;
         a->most = a->most < TD_MAX_DRAFT ? a->most : TD_MAX_DRAFT;
-        by_position(&a->depth->seen, a->most, a->p);
+        by_position(a->depth, &c->all, a->most, a->p, a->hope);
         memcpy(a->stop.typical, a->p, sizeof a->p);
         by_confidence(&a->depth->seen, &c->all, a->stop.worth);
         memset(a->stop.least, 0, sizeof a->stop.least);
@@ -411,7 +436,7 @@ void td_depth_keep(td_depth_costs *c, const td_depth_round *r) {
 void td_depth_saw_round(td_depth_costs *c, const td_depth_round *r, uint32_t n_drafts, double pass_seconds,
                         const uint32_t *live, uint32_t n_steps, double draft_seconds) {
     double plain;
-    td_costs_saw_pass(c->bucket, r->n_prompt > 0, r->n_rows + r->n_prompt + n_drafts, pass_seconds);
+    td_costs_saw_pass(c->bucket, r->n_prompt > 0, r->n_seqs + r->n_prompt + n_drafts, pass_seconds);
     td_costs_passes(c->bucket, false, 1, 0, &plain);
     if (n_steps)
         td_costs_saw_draft(c->bucket, live, n_steps, plain, draft_seconds);

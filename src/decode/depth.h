@@ -28,7 +28,8 @@
 
 /* How often drafts were accepted; counts fade. */
 typedef struct td_acceptance {
-    float tried[TD_MAX_DRAFT], hit[TD_MAX_DRAFT]; /* by position: the ones before it were accepted; it was, too */
+    /* by position: the ones before it were accepted; it was, too. [1]: behind a draft that held throughout */
+    float tried[2][TD_MAX_DRAFT], hit[2][TD_MAX_DRAFT];
     float sure[TD_CONFIDENCE_BINS], right[TD_CONFIDENCE_BINS]; /* by the drafter's probability: tried, accepted */
 } td_acceptance;
 
@@ -43,6 +44,8 @@ typedef struct td_depth {
     td_acceptance seen;
     td_depth_shift worse, better;
     uint32_t since_draft; /* rounds without one */
+    bool changed;         /* the text has turned out to be another than those before it */
+    bool held;            /* the round before drafted, and all of it was accepted */
 } td_depth;
 
 /* Of a decoder. Zeroed: nothing is known. */
@@ -67,10 +70,11 @@ typedef struct td_depth_ask {
     td_draft_stop stop;
     bool forced; /* it is there to find out, and is fed whatever the drafter says */
     /* what came of it, for td_depth_keep */
-    uint32_t n_out;          /* drafts made */
-    const float *confidence; /* [n_out] as in td_draft */
-    uint32_t kept;           /* the answer: drafts to feed */
-    float p[TD_MAX_DRAFT];   /* scratch: how likely each is accepted, once the ones before it were */
+    uint32_t n_out;           /* drafts made */
+    const float *confidence;  /* [n_out] as in td_draft */
+    uint32_t kept;            /* the answer: drafts to feed */
+    float p[TD_MAX_DRAFT];    /* scratch: how likely each is accepted, once the ones before it were */
+    float hope[TD_MAX_DRAFT]; /* and how likely at best, for all that is known */
 } td_depth_ask;
 
 typedef struct td_depth_round {
@@ -91,7 +95,8 @@ void td_depth_plan(td_depth_costs *costs, const td_depth_round *round);
 /* After drafting: `kept` of every ask, together no more than round->most. */
 void td_depth_keep(td_depth_costs *costs, const td_depth_round *round);
 
-/* What the round just planned has cost: its pass, which had n_drafts rows of drafts; and n_steps draft steps, the j-th
+/* What the round just planned has cost: its pass, which had n_drafts rows of drafts, those of sequences that were not
+ * asked among them; and n_steps draft steps, the j-th
  * of live[j] sequences (n_steps 0: nothing can be said of them). */
 void td_depth_saw_round(td_depth_costs *costs, const td_depth_round *round, uint32_t n_drafts, double pass_seconds,
                         const uint32_t *live, uint32_t n_steps, double draft_seconds);

@@ -51,6 +51,18 @@ td_status td_decoder_open(td_decoder **out, td_model *model, td_drafter *drafter
                           const td_decoder_options *opt, td_error *err) TD_MUST_CHECK;
 void td_decoder_close(td_decoder **d);
 
+typedef struct td_calibration {
+    uint32_t n_ctx;          /* positions that a sequence may have */
+    double seconds;          /* to take at most, but for the first rounds */
+    td_progress_fn progress; /* NULL: none; asked before every pass, stage "measure" */
+    void *user;
+} td_calibration;
+
+/* Measures what rounds of one sequence cost at every depth, cheap ones first, so that the first answers need not. While
+ * no sequence is open. Changes no text; leaves nothing but prices. What cannot be measured (no drafter, no depth, no
+ * room, no time, a pass that fails) is left out. TD_E_CANCELLED: progress said so. */
+td_status td_decoder_calibrate(td_decoder *d, const td_calibration *c, td_error *err) TD_MUST_CHECK;
+
 typedef struct td_seq_params {
     td_sampling sampling;
     uint32_t max_tokens; /* to generate, >= 1 */

@@ -22,6 +22,8 @@
 #define MAX_PROMPT_TOKENS ((size_t)1 << 24)
 #define MAX_TEXT ((size_t)1 << 30)
 #define MAX_JSON_DEPTH 64
+#define CALIBRATION_SECONDS 1.0 /* to measure rounds in, at most */
+#define CALIBRATION_SHARE 0.1   /* or of the time that loading has taken, if that is more */
 
 td_engine_options td_engine_options_default(void) {
     return (td_engine_options){
@@ -189,7 +191,20 @@ static td_status open_decoder(td_engine *e, const td_engine_options *o, td_error
     return td_decoder_open(&e->decoder, e->model, e->drafter, e->pool, &d, err);
 }
 
+/* Depths are chosen by what rounds cost: that is found out now rather than at the first user's expense. */
+static td_status calibrate(td_engine *e, const td_engine_options *o, int64_t began, td_error *err) {
+    double share = CALIBRATION_SHARE * td_clock_since(began);
+    td_calibration c = {.n_ctx = e->info.n_ctx,
+                        .seconds = share > CALIBRATION_SECONDS ? share : CALIBRATION_SECONDS,
+                        .progress = e->progress,
+                        .user = e->user};
+    if (!e->info.mtp_auto || o->no_calibration)
+        return TD_OK;
+    return td_decoder_calibrate(e->decoder, &c, err);
+}
+
 static td_status open_all(td_engine *e, const td_engine_options *o, td_error *err) {
+    int64_t began = td_clock_ns();
     TD_TRY(check_options(o, err));
     TD_TRY(td_grammars_open(&e->grammars, err));
     TD_TRY(td_hub_resolve(o->model, o->hub_cache, &e->trunk_path, err));
@@ -203,7 +218,7 @@ static td_status open_all(td_engine *e, const td_engine_options *o, td_error *er
     TD_TRY(td_engine_load_generation(e, err));
     TD_TRY(open_decoder(e, o, err));
     TD_TRY(td_model_load(e->model, e->progress, e->user, err));
-    return TD_OK;
+    return calibrate(e, o, began, err);
 }
 
 td_status td_engine_open(td_engine **out, const td_engine_options *opt, td_error *err) {
