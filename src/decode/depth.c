@@ -9,14 +9,14 @@
 #define UNTRIED_DECAY 0.98f /* of a position's, after a round that did not come to it */
 #define SURE_DECAY 0.99f    /* of counts by probability, after a round */
 #define BIN_WEIGHT 4.0f     /* trials that what all sequences have shown of a probability counts for */
-#define PRIOR_WEIGHT 3.0f   /* trials that what all sequences have shown counts for */
+#define PRIOR_WEIGHT 5.0f   /* trials that what all sequences have shown counts for */
 #define PRIOR_ACCEPT 0.6f
-#define PRIOR_FALL 0.97f /* a position nobody has reached is accepted a little less than the one before */
-#define GROWTH 1u        /* positions that a draft may go beyond the deepest that one has come to */
-#define ALARM 6.0f       /* of evidence: a false one every e^6 rounds at most */
-#define SUSPICION 0.4f   /* of evidence a draft: enough to look again at once */
-#define PROBE_SHARE 0.01 /* of the time, for drafts while none pay */
-#define TRIAL_LEAST 0.85 /* of the best rate, which a trial may be expected to make */
+#define PRIOR_FALL 0.97f  /* a position nobody has reached is accepted a little less than the one before */
+#define ALARM 6.0f        /* of evidence: a false one every e^6 rounds at most */
+#define SUSPICION 0.4f    /* of evidence a draft: enough to look again at once */
+#define PROBE_SHARE 0.01  /* of the time, for drafts while none pay */
+#define TRIAL_SHARE 0.004 /* of the time, for trials */
+#define TRIAL_LEAST 0.85  /* of the best rate, which a trial may be expected to make */
 
 /* ---- acceptance ---- */
 
@@ -26,21 +26,14 @@ static float estimate(float hit, float tried, float prior) {
     return (hit + weight * prior) / (tried + weight);
 }
 
-/* How likely the i-th draft is accepted, once the ones before it were; and at best. Of few counts, what all sequences
- * have shown weighs more. Behind a position that no draft has come to there is nothing to plan with: depth grows by
- * one. */
+/* How likely the i-th draft is accepted, once the ones before it were; and at best, as far as anyone knows. Of few
+ * counts, what all sequences have shown weighs more. */
 static void by_position(const td_depth *d, const td_acceptance *all, uint32_t most, float *p, float *hope) {
-    const td_acceptance *own = &d->seen;
-    const td_acceptance *others = d->changed ? own : all;
-    const int held = d->held;
+    const td_acceptance *own = &d->seen, *others = d->changed ? own : all;
     float prior = PRIOR_ACCEPT;
-    uint32_t beyond = 0;
     for (uint32_t i = 0; i < most; i++) {
-        beyond += all->tried[0][i] + all->tried[1][i] == 0;
-        float any = estimate(others->hit[0][i] + others->hit[1][i], others->tried[0][i] + others->tried[1][i], prior);
-        float shared = estimate(others->hit[held][i], others->tried[held][i], any);
-        p[i] = beyond <= GROWTH ? estimate(own->hit[held][i], own->tried[held][i], shared) : 0;
-        hope[i] = (own->hit[held][i] + 1) / (own->tried[held][i] + 1);
+        p[i] = estimate(own->hit[i], own->tried[i], estimate(others->hit[i], others->tried[i], prior));
+        hope[i] = (own->hit[i] + 1) / (own->tried[i] + 1);
         prior = p[i] * PRIOR_FALL;
     }
 }
@@ -57,12 +50,11 @@ static void by_confidence(const td_acceptance *a, const td_acceptance *all, floa
 void td_depth_init(td_depth *d, const td_depth_costs *costs) {
     const td_acceptance *all = &costs->all;
     *d = (td_depth){.since_draft = 0};
-    for (int held = 0; held < 2; held++)
-        for (uint32_t i = 0; i < TD_MAX_DRAFT; i++) {
-            float tried = all->tried[held][i], weight = tried < PRIOR_WEIGHT ? tried : PRIOR_WEIGHT;
-            d->seen.tried[held][i] = weight;
-            d->seen.hit[held][i] = tried > 0 ? weight * all->hit[held][i] / tried : 0;
-        }
+    for (uint32_t i = 0; i < TD_MAX_DRAFT; i++) {
+        float weight = all->tried[i] < PRIOR_WEIGHT ? all->tried[i] : PRIOR_WEIGHT;
+        d->seen.tried[i] = weight;
+        d->seen.hit[i] = all->tried[i] > 0 ? weight * all->hit[i] / all->tried[i] : 0;
+    }
 }
 
 static void count(float *tried, float *hit, float decay, float accepted) {
@@ -75,14 +67,13 @@ static void fade(float *tried, float *hit, float decay) {
     *hit *= decay;
 }
 
-static void count_round(td_acceptance *a, bool held, float decay, const float *worth, uint32_t made, uint32_t kept,
+static void count_round(td_acceptance *a, float decay, const float *worth, uint32_t made, uint32_t kept,
                         uint32_t accepted, const float *confidence) {
     for (uint32_t b = 0; b < TD_CONFIDENCE_BINS; b++)
         fade(&a->sure[b], &a->right[b], SURE_DECAY);
-    float *tried = a->tried[held], *hit = a->hit[held];
     uint32_t i = 0;
     for (; i < kept && i <= accepted; i++) {
-        count(&tried[i], &hit[i], decay, i < accepted);
+        count(&a->tried[i], &a->hit[i], decay, i < accepted);
         if (confidence && confidence[i] >= 0) {
             uint32_t b = td_confidence_bin(confidence[i]);
             count(&a->sure[b], &a->right[b], 1, i < accepted);
@@ -91,14 +82,13 @@ static void count_round(td_acceptance *a, bool held, float decay, const float *w
     /* A draft that was reached but not fed would have been accepted as often as such drafts are; or positions would be
      * judged by their best drafts alone. */
     if (i == kept && accepted == kept && kept < made && confidence && confidence[kept] >= 0)
-        count(&tried[i], &hit[i], decay, worth[td_confidence_bin(confidence[i])]);
+        count(&a->tried[i], &a->hit[i], decay, worth[td_confidence_bin(confidence[i])]);
 }
 
-/* What a sequence has not tried of late says less and less. */
-static void fade_untried(td_acceptance *a, bool held, uint32_t reached) {
-    for (int h = 0; h < 2; h++)
-        for (uint32_t i = h == held ? reached : 0; i < TD_MAX_DRAFT; i++)
-            fade(&a->tried[h][i], &a->hit[h][i], UNTRIED_DECAY);
+/* What a sequence has not tried of late says less and less: others and hope take its place. */
+static void fade_untried(td_acceptance *a, uint32_t from) {
+    for (uint32_t i = from; i < TD_MAX_DRAFT; i++)
+        fade(&a->tried[i], &a->hit[i], UNTRIED_DECAY);
 }
 
 /* ---- a text that changes ---- */
@@ -117,8 +107,8 @@ static bool shifted(td_depth_shift *s, float p, float q, bool hit) {
 static void start_over(td_depth *d, const td_depth_shift *since) {
     td_acceptance *a = &d->seen;
     memset(a, 0, sizeof *a);
-    a->tried[d->held][0] = since->n;
-    a->hit[d->held][0] = since->hits;
+    a->tried[0] = since->n;
+    a->hit[0] = since->hits;
     d->changed = since == &d->worse;
     d->worse = d->better = (td_depth_shift){0};
 }
@@ -133,21 +123,17 @@ static void watch(td_depth *d, float p, bool hit) {
 void td_depth_learn(td_depth *d, td_depth_costs *costs, uint32_t made, uint32_t kept, uint32_t accepted,
                     const float *confidence) {
     d->since_draft = kept ? 0 : d->since_draft + 1;
-    if (!made || made > TD_MAX_DRAFT) {
-        d->held = false;
-        fade_untried(&d->seen, false, 0);
+    fade_untried(&d->seen, accepted < kept ? accepted + 1 : kept);
+    if (!made || made > TD_MAX_DRAFT)
         return;
-    }
     costs->has_confidence = costs->has_confidence || (confidence && confidence[0] >= 0);
     float p, hope, worth[TD_CONFIDENCE_BINS];
     by_position(d, &costs->all, 1, &p, &hope);
     by_confidence(&d->seen, &costs->all, worth);
-    count_round(&d->seen, d->held, COUNT_DECAY, worth, made, kept, accepted, confidence);
-    count_round(&costs->all, d->held, SHARED_DECAY, worth, made, kept, accepted, confidence);
-    fade_untried(&d->seen, d->held, accepted + 1);
+    count_round(&d->seen, COUNT_DECAY, worth, made, kept, accepted, confidence);
+    count_round(&costs->all, SHARED_DECAY, worth, made, kept, accepted, confidence);
     if (kept)
         watch(d, p, accepted > 0);
-    d->held = kept && accepted == kept;
 }
 
 /* ---- the plan ---- */
@@ -230,13 +216,14 @@ static uint32_t best_of(const plan *p, double *rate) {
  * little. */
 static uint32_t worth_a_trial(const td_depth_costs *c, const plan *p, const td_depth_round *r, uint32_t best,
                               double rate) {
-    double floor = p->pass[0], known = rate;
+    double floor = p->pass[0], known = rate, least = 1 - TRIAL_SHARE * c->since_explore;
+    least = least > TRIAL_LEAST ? least : TRIAL_LEAST;
     uint32_t trial = best;
     for (uint32_t k = 1; k <= p->n; k++) {
         bool settled = td_costs_settled(c->bucket, r->n_rows + k);
         floor = settled && p->pass[k] > floor ? p->pass[k] : floor;
         double might = p->hoped[k] / ((p->pass[k] < floor ? p->pass[k] : floor) + p->draft[k]);
-        bool cheap = p->tokens[k] / (p->pass[k] + p->draft[k]) > TRIAL_LEAST * known;
+        bool cheap = p->tokens[k] / (p->pass[k] + p->draft[k]) > least * known;
         if (k != best && cheap && might > rate) {
             rate = might;
             trial = k;

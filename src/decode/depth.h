@@ -28,8 +28,7 @@
 
 /* How often drafts were accepted; counts fade. */
 typedef struct td_acceptance {
-    /* by position: the ones before it were accepted; it was, too. [1]: behind a draft that held throughout */
-    float tried[2][TD_MAX_DRAFT], hit[2][TD_MAX_DRAFT];
+    float tried[TD_MAX_DRAFT], hit[TD_MAX_DRAFT]; /* by position: the ones before it were accepted; it was, too */
     float sure[TD_CONFIDENCE_BINS], right[TD_CONFIDENCE_BINS]; /* by the drafter's probability: tried, accepted */
 } td_acceptance;
 
@@ -45,7 +44,6 @@ typedef struct td_depth {
     td_depth_shift worse, better;
     uint32_t since_draft; /* rounds without one */
     bool changed;         /* the text has turned out to be another than those before it */
-    bool held;            /* the round before drafted, and all of it was accepted */
 } td_depth;
 
 /* Of a decoder. Zeroed: nothing is known. */
