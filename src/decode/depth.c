@@ -14,6 +14,7 @@
 #define PRIOR_FALL 0.97f  /* a position nobody has reached is accepted a little less than the one before */
 #define ALARM 6.0f        /* of evidence: a false one every e^6 rounds at most */
 #define SUSPICION 0.4f    /* of evidence a draft: enough to look again at once */
+#define LOOK_WEIGHT 0.1f  /* of a first draft of any sequence beside one of this one */
 #define PROBE_SHARE 0.01  /* of the time, for drafts while none pay */
 #define TRIAL_SHARE 0.004 /* of the time, for trials */
 #define TRIAL_LEAST 0.85  /* of the best rate, which a trial may be expected to make */
@@ -67,10 +68,17 @@ static void fade(float *tried, float *hit, float decay) {
     *hit *= decay;
 }
 
+static void count_first(td_acceptance *a, uint32_t bin) {
+    for (uint32_t b = 0; b < TD_CONFIDENCE_BINS; b++)
+        a->first[b] = a->first[b] * SURE_DECAY + (b == bin);
+}
+
 static void count_round(td_acceptance *a, float decay, const float *worth, uint32_t made, uint32_t kept,
                         uint32_t accepted, const float *confidence) {
     for (uint32_t b = 0; b < TD_CONFIDENCE_BINS; b++)
         fade(&a->sure[b], &a->right[b], SURE_DECAY);
+    if (confidence && confidence[0] >= 0)
+        count_first(a, td_confidence_bin(confidence[0]));
     uint32_t i = 0;
     for (; i < kept && i <= accepted; i++) {
         count(&a->tried[i], &a->hit[i], decay, i < accepted);
@@ -301,6 +309,37 @@ static void set_stops(td_depth_costs *c, const plan *p, const td_depth_round *r,
     }
 }
 
+/* What a draft of this sequence gains if only as much of it is fed as pays once its first token's probability is known.
+ * granted: drafts of the pass besides. */
+static double worth_a_look(const td_depth_costs *c, const plan *p, const td_depth_ask *a, uint32_t granted) {
+    const float *own = a->depth->seen.first, *all = c->all.first;
+    double gain = 0, sum = 0;
+    for (uint32_t b = 0; b < TD_CONFIDENCE_BINS; b++) {
+        double often = (double)(own[b] + LOOK_WEIGHT * all[b]);
+        double reach = (double)a->stop.worth[b], so_far = 0, best = 0;
+        for (uint32_t k = 0; k < a->most && granted + k < p->n; k++) {
+            so_far += reach - c->rate * (p->pass[granted + k + 1] - p->pass[granted + k] + (k ? step(p, k, 1) : 0));
+            best = so_far > best ? so_far : best;
+            reach *= k + 1 < a->most ? (double)a->p[k + 1] : 0;
+        }
+        gain += often * best;
+        sum += often;
+    }
+    return sum > 0 ? gain / sum - c->rate * step(p, 0, 1) : 0;
+}
+
+/* Where an average draft does not pay, looking what the drafter says may. */
+static uint32_t look(const td_depth_costs *c, const plan *p, const td_depth_round *r, uint32_t granted) {
+    for (uint32_t i = 0; i < r->n_asks && granted < r->most && c->has_confidence; i++) {
+        td_depth_ask *a = &r->asks[i];
+        if (!a->most || a->wanted || worth_a_look(c, p, a, granted) <= 0)
+            continue;
+        a->wanted = 1;
+        granted++;
+    }
+    return granted;
+}
+
 /* ---- finding out ---- */
 
 /* Drafts have been accepted of late as was not to be expected. */
@@ -380,6 +419,8 @@ void td_depth_plan(td_depth_costs *c, const td_depth_round *r) {
         best = trial;
     }
     grant(&p, r, best);
+    if (!c->forced)
+        best = look(c, &p, r, best);
     probe(c, &p, r, best);
     if (best && !c->forced)
         set_stops(c, &p, r, best);

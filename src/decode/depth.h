@@ -30,6 +30,7 @@
 typedef struct td_acceptance {
     float tried[TD_MAX_DRAFT], hit[TD_MAX_DRAFT]; /* by position: the ones before it were accepted; it was, too */
     float sure[TD_CONFIDENCE_BINS], right[TD_CONFIDENCE_BINS]; /* by the drafter's probability: tried, accepted */
+    float first[TD_CONFIDENCE_BINS];                           /* likewise, first drafts made */
 } td_acceptance;
 
 /* Evidence that the first draft fares otherwise than the counts say, since it last was none (Page's CUSUM test). */
