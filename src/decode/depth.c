@@ -4,12 +4,12 @@
 #include <math.h>
 #include <string.h>
 
-#define COUNT_DECAY 0.97f   /* a count's weight after one more trial: a memory of some twenty-five */
+#define COUNT_DECAY 0.97f   /* a count's weight after one more trial: a memory of some thirty */
 #define SHARED_DECAY 0.995f /* of the counts over all sequences */
-#define UNTRIED_DECAY 0.98f /* of a position's, after a round that did not come to it */
+#define UNTRIED_DECAY 0.98f /* of a position's, after a round that did not come to it: after fifty, hope is back */
 #define SURE_DECAY 0.99f    /* of counts by probability, after a round */
 #define BIN_WEIGHT 4.0f     /* trials that what all sequences have shown of a probability counts for */
-#define PRIOR_WEIGHT 5.0f   /* trials that what all sequences have shown counts for */
+#define PRIOR_WEIGHT 5.0f   /* trials that what all sequences have shown counts for: texts are more alike than not */
 #define PRIOR_ACCEPT 0.6f
 #define PRIOR_FALL 0.97f  /* a position nobody has reached is accepted a little less than the one before */
 #define ALARM 6.0f        /* of evidence: a false one every e^6 rounds at most */

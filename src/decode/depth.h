@@ -11,11 +11,17 @@
  * would not pay (td_draft_stop), goes beyond the plan where it would, and of what has been drafted only rows that pay
  * are fed (td_depth_keep). A drafter whose probabilities say nothing loses nothing by them.
  *
- * Costs belong to the machine and are shared by all sequences (costs.h); acceptance belongs to the text. It fades, and
- * when drafts fare otherwise than the counts say the counts are dropped: a text that changes is seen within a few
- * rounds. What is not known is found out at a bounded price: a plain pass when a number of rows is new or its price is
- * old, a draft now and then while none pay, a depth that was hardly ever tried when it might be better. Only speed
- * depends on any of this, never the text. */
+ * Where an average draft does not pay, one is begun all the same if its first token's probability is likely to say
+ * that this one does.
+ *
+ * Costs belong to the machine and are shared by all sequences (costs.h); when an engine opens they are measured
+ * (calibrate.c). Acceptance belongs to the text. What a sequence has not tried of late fades, and what all sequences
+ * have shown, which does not, takes its place; when drafts fare otherwise than the counts say the counts are dropped:
+ * a text that changes is seen within a few rounds. What is not known is found out at a bounded price: a plain pass when
+ * a number of rows is new or its price is old; a draft now and then while none pay; and a number of drafts that would
+ * be best if little-tried positions were accepted as well as may be hoped, and little-tried passes as cheap, once what
+ * it is likely to lose is a small part of the rounds since the last such trial. Only speed depends on any of this,
+ * never the text. */
 #ifndef TD_DECODE_DEPTH_H
 #define TD_DECODE_DEPTH_H
 

@@ -183,12 +183,97 @@ static void many_places_take_no_more_logits_than_are_of_use(void **state) {
     assert_true(scratch[2] < scratch[1] + 64 * row);   /* and no more of them */
 }
 
+/* ---- what drafting costs is measured at opening ---- */
+
+typedef struct opening {
+    uint32_t measured, most;
+} opening;
+
+static bool count_measured(void *user, const char *what, uint64_t done, uint64_t total) {
+    opening *o = user;
+    (void)done;
+    (void)total;
+    o->measured += strcmp(what, "measure") == 0;
+    return o->measured <= o->most;
+}
+
+static uint32_t passes_measured(td_engine_options *o) {
+    opening seen = {.most = UINT32_MAX};
+    o->progress = count_measured;
+    o->user = &seen;
+    td_engine *e = open_engine(o);
+    td_engine_close(&e);
+    return seen.measured;
+}
+
+static void passes_are_measured_where_depth_is_chosen(void **state) {
+    (void)state;
+    td_engine_options o = pair_options();
+    assert_true(passes_measured(&o) > 0);
+    o.no_calibration = true;
+    assert_int_equal(passes_measured(&o), 0);
+    o.no_calibration = false;
+    o.num_mtp_tokens = 3;
+    o.mtp_fixed = true;
+    assert_int_equal(passes_measured(&o), 0);
+    o.mtp_fixed = false;
+    assert_true(passes_measured(&o) > 0);
+    o.num_mtp_tokens = 0;
+    assert_int_equal(passes_measured(&o), 0);
+    o.num_mtp_tokens = 3;
+    o.parallel = 4;
+    o.cache_bytes = 1 << 20;
+    assert_true(passes_measured(&o) > 0);
+    o.assistant = NULL;
+    assert_int_equal(passes_measured(&o), 0);
+    o.lookup = true;
+    assert_true(passes_measured(&o) > 0);
+
+    opening seen = {.most = 2};
+    td_error err;
+    td_engine *e;
+    o.user = &seen;
+    assert_int_equal(td_engine_open(&e, &o, &err), TD_E_CANCELLED);
+    assert_null(e);
+    assert_string_equal(err.message, "loading was cancelled");
+}
+
+static void measuring_changes_no_text(void **state) {
+    (void)state;
+    td_result r[2];
+    for (int off = 0; off < 2; off++) {
+        td_engine_options o = pair_options();
+        td_request q = td_request_default();
+        td_session *session;
+        td_token *prompt;
+        o.no_calibration = off;
+        td_engine *e = open_engine(&o);
+        ASSERT_OK(td_session_open(&session, e, err));
+        ASSERT_OK(td_engine_tokenize(e, "Once upon a time", 16, true, false, &prompt, &q.n_prompt, err));
+        q.prompt = prompt;
+        q.max_tokens = 60;
+        q.sampling.temperature = 0.8f;
+        q.sampling.seed = 5;
+        ASSERT_OK(td_session_generate(session, &q, &r[off], err));
+        assert_int_equal(r[off].cached_tokens, 0);
+        td_tokens_free(prompt);
+        td_session_close(&session);
+        td_engine_close(&e);
+    }
+    assert_int_equal(r[0].n_tokens, r[1].n_tokens);
+    assert_memory_equal(r[0].tokens, r[1].tokens, r[0].n_tokens * sizeof *r[0].tokens);
+    td_result_free(&r[0]);
+    td_result_free(&r[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options_that_make_no_sense_are_refused),
         cmocka_unit_test(a_number_is_a_limit_unless_it_is_fixed),
         cmocka_unit_test(a_higher_threshold_never_lowers_acceptance),
         cmocka_unit_test(many_places_take_no_more_logits_than_are_of_use),
+        cmocka_unit_test(passes_are_measured_where_depth_is_chosen),
+        cmocka_unit_test(measuring_changes_no_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
