@@ -11,6 +11,9 @@
  *   - GGUF blocks of the common kinds: integers, see block_loops.h; the others are decoded to f32 scratch.
  *   - FP8, MXFP8, NVFP4 (its groups are too short for the integers): decoded to f32 scratch, then as f32.
  *
+ * What the integer kernels read as it lies they would transpose again at every pass; cpu_adopt has it packed once, in
+ * panels of `lanes` outputs one behind the other, so that a tile is one stream of memory. The results are the same.
+ *
  * With many rows a float tile is cut three ways so that what is used again is near: blocks of OUT_BLOCK outputs and
  * panels of PANEL inputs, whose weights stay in the first-level cache, and blocks of ROW_BLOCK rows, whose panel stays
  * in the second. Accumulators wait in scratch between panels. None of the cuts shows in the result. */
