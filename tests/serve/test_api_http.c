@@ -40,7 +40,7 @@ static td_engine *open_engine(const char *trunk, uint32_t parallel) {
     o.mtp = true;
     o.num_mtp_tokens = 3;
     o.mtp_fixed = true; /* drafts whatever they cost */
-    o.n_ctx = 4096;     /* an endless answer takes much longer than what is done meanwhile */
+    o.n_ctx = 16384;    /* an endless answer takes much longer than what is done meanwhile */
     o.parallel = parallel;
     o.cache_bytes = 64 << 20;
     o.n_threads = 2;
