@@ -100,6 +100,8 @@ typedef struct td_engine_options {
                                      * so it takes no request but those that say `benchmark` */
     uint32_t n_forced_acceptance;   /* 0: drafts are accepted when they are right */
     uint32_t n_ctx;       /* positions a sequence may reach, up to 2^24; 0: what the model was made for, at most 8192 */
+    uint32_t n_ctx_least; /* where n_ctx does not fit the memory, the context becomes the longest that does, but no
+                           * shorter than this; 0: what does not fit is an error */
     uint32_t parallel;    /* sequences that a pass may serve (td_scheduler); default 1, at most 1024 */
     uint64_t cache_bytes; /* keys and values kept for prompts to come; 0: none beyond a session's own */
     uint32_t prefill_size; /* prompt rows a pass; default 512 */
@@ -155,6 +157,10 @@ typedef struct td_engine_info {
     td_memory_plan memory;
     double load_seconds;
 } td_engine_info;
+
+/* What the engine would take with a context of n_ctx tokens (>= 1); nothing is allocated. At info.n_ctx it is
+ * info.memory. */
+td_memory_plan td_engine_plan(const td_engine *engine, uint32_t n_ctx);
 
 /* Borrowed from the engine. */
 const td_engine_info *td_engine_describe(const td_engine *engine);

@@ -112,6 +112,7 @@ static td_engine_options engine_options(const td_opened *o, const td_model_args 
     if (args->mtp_bits.given)
         e.mtp_bits = strcmp(args->mtp_bits.v, "16") == 0 ? 16 : (uint32_t)(args->mtp_bits.v[0] - '0');
     e.n_ctx = (uint32_t)args->ctx_size.v;
+    e.n_ctx_least = (uint32_t)args->ctx_least.v;
     if (args->prefill_size.given)
         e.prefill_size = (uint32_t)args->prefill_size.v;
     e.kv_f32 = args->kv.given && strcmp(args->kv.v, "f32") == 0;

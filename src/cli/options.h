@@ -16,6 +16,7 @@ typedef struct td_model_args {
     td_arg_flag offline;
     /* Set by commands that have options for them; not in the table. */
     td_arg_uint parallel, cache_mb;
+    td_arg_uint ctx_least;          /* of ctx_size, when that does not fit the memory */
     const float *forced_acceptance; /* [n_forced_acceptance] benchmarks only */
     uint32_t n_forced_acceptance;
     const td_log *log; /* takes what the engine says, instead of stderr */

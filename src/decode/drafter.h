@@ -72,6 +72,8 @@ typedef struct td_drafter_ops {
     void (*close_seq)(td_drafter *d, void *state);
     td_status (*draft)(td_drafter *d, td_draft *batch, uint32_t n, td_error *err);
     void (*close)(td_drafter *d);
+    /* What heap_bytes would be if sequences had no more than n_ctx tokens; NULL: that makes no difference. */
+    uint64_t (*heap_at)(const td_drafter *d, uint32_t n_ctx);
     /* Only where all_rows. observe: after every pass, once a sequence. rewind: the sequence goes back to its first
      * n_rows rows (0: to nothing), which may be more than were observed, when others have left their keys; hidden: the
      * final hidden state of the last of them, or NULL when it is not known. settle: what still has to be written of the

@@ -86,6 +86,12 @@ static void rewind_seq(td_drafter *base, void *state, uint32_t n_rows, const flo
     inner->ops->rewind(inner, ((chain_seq *)state)->inner, n_rows, hidden);
 }
 
+static uint64_t heap_at(const td_drafter *base, uint32_t n_ctx) {
+    const td_drafter *inner = ((const chain_drafter *)base)->inner;
+    uint64_t inner_bytes = inner->ops->heap_at ? inner->ops->heap_at(inner, n_ctx) : inner->heap_bytes;
+    return base->heap_bytes - inner->heap_bytes + inner_bytes;
+}
+
 static void close_drafter(td_drafter *base) {
     chain_drafter *d = (chain_drafter *)base;
     td_drafter_close(&d->inner);
@@ -99,6 +105,7 @@ td_status td_drafter_chain_open(td_drafter **out, td_drafter *inner, const td_dr
                                        .close_seq = close_seq,
                                        .draft = draft,
                                        .close = close_drafter,
+                                       .heap_at = heap_at,
                                        .observe = observe,
                                        .rewind = rewind_seq,
                                        .settle = settle};

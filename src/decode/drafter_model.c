@@ -367,14 +367,20 @@ static void set_up_pass(model_drafter *d) {
         d->logits_out[i] = (int32_t)i;
 }
 
-static void describe(model_drafter *d) {
+static uint64_t heap_at(const td_drafter *base, uint32_t n_ctx) {
+    const model_drafter *d = (const model_drafter *)base;
     const td_model_info *info = &d->model->info;
-    uint64_t tokens = (uint64_t)d->opt.n_ctx + TD_MAX_DRAFT;
+    uint64_t tokens = (uint64_t)n_ctx + TD_MAX_DRAFT;
     uint64_t seq = td_kv_plan_bytes(&d->model->kv, (uint32_t)tokens, d->model->opt.max_rows, ROUND) +
                    2 * info->state_bytes + SNAPSHOTS * info->snapshot_bytes + tokens * sizeof(td_token);
+    return info->heap_bytes + info->scratch_bytes +
+           d->opt.max_seqs * (seq + (info->n_embd + (uint64_t)info->n_vocab) * sizeof(float));
+}
+
+static void describe(model_drafter *d) {
+    const td_model_info *info = &d->model->info;
     d->base.weight_bytes = info->weight_bytes;
-    d->base.heap_bytes = info->heap_bytes + info->scratch_bytes +
-                         d->opt.max_seqs * (seq + (info->n_embd + (uint64_t)info->n_vocab) * sizeof(float));
+    d->base.heap_bytes = heap_at(&d->base, d->opt.n_ctx);
     memcpy(d->base.format, info->weight_format, sizeof d->base.format);
 }
 
@@ -391,7 +397,7 @@ static td_status check_options(const td_drafter_model_options *o, td_error *err)
 td_status td_drafter_model_open(td_drafter **out, td_checkpoint *ck, td_backend *be, uint32_t n_vocab,
                                 const td_drafter_model_options *opt, td_error *err) {
     static const td_drafter_ops ops = {
-        .open_seq = open_seq, .close_seq = close_seq, .draft = draft, .close = close_drafter};
+        .open_seq = open_seq, .close_seq = close_seq, .draft = draft, .close = close_drafter, .heap_at = heap_at};
     *out = NULL;
     TD_TRY(check_options(opt, err));
     model_drafter *d = td_calloc(1, sizeof *d);

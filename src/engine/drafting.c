@@ -224,6 +224,5 @@ td_status td_drafting_open(td_engine *e, const td_engine_options *o, td_error *e
     e->info.drafter_format = e->drafter->format;
     e->info.mtp_active = true;
     e->info.mtp_auto = !o->mtp_fixed;
-    e->info.memory.drafter = e->drafter->weight_bytes + e->drafter->heap_bytes;
     return TD_OK;
 }

@@ -18,7 +18,8 @@ td_status td_drafting_check(const td_engine_options *o, td_error *err) TD_MUST_C
 /* True when the trunk's own heads should be loaded with it. */
 bool td_drafting_wants_heads(const td_engine_options *o);
 
-/* Opens e->drafter and fills the mtp fields of e->info. The trunk is open. */
+/* Opens e->drafter and fills the mtp fields of e->info; it may have been made for a longer context than e->info.n_ctx
+ * becomes. The trunk is open. */
 td_status td_drafting_open(td_engine *e, const td_engine_options *o, td_error *err) TD_MUST_CHECK;
 
 #endif

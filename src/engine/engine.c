@@ -111,10 +111,14 @@ static uint64_t to_mib(uint64_t bytes) {
     return (bytes + (1 << 20) - 1) >> 20;
 }
 
+static bool fits(const td_memory_plan *m) {
+    return m->weights + m->drafter + m->kv + m->scratch <= m->available;
+}
+
 static td_status check_memory(td_engine *e, const td_engine_options *o, td_error *err) {
     const td_memory_plan *m = &e->info.memory;
     uint64_t need = m->weights + m->drafter + m->kv + m->scratch;
-    if (need <= m->available || o->ignore_memory)
+    if (fits(m) || o->ignore_memory)
         return TD_OK;
     return td_fail(err, TD_E_LIMIT,
                    "%s: needs %llu MiB (weights %llu, drafter %llu, keys and values of %u tokens %llu, passes "
@@ -123,6 +127,41 @@ static td_status check_memory(td_engine *e, const td_engine_options *o, td_error
                    (unsigned long long)to_mib(m->drafter), e->info.n_ctx, (unsigned long long)to_mib(m->kv),
                    (unsigned long long)to_mib(m->scratch), (unsigned long long)to_mib(m->available),
                    o->memory_limit ? "allowed" : "available");
+}
+
+static uint64_t drafter_bytes(const td_engine *e, uint32_t n_ctx) {
+    const td_drafter *d = e->drafter;
+    if (!d)
+        return 0;
+    return d->weight_bytes + (d->ops->heap_at ? d->ops->heap_at(d, n_ctx) : d->heap_bytes);
+}
+
+td_memory_plan td_engine_plan(const td_engine *e, uint32_t n_ctx) {
+    const td_model_info *info = &e->model->info;
+    const td_model_options *m = &e->model->opt;
+    return (td_memory_plan){
+        .weights = info->weight_bytes - info->lookup_bytes + info->heap_bytes,
+        .scratch = info->scratch_bytes + (uint64_t)m->max_logits * info->n_vocab * 2 * sizeof(float),
+        .drafter = drafter_bytes(e, n_ctx),
+        .kv = td_kv_plan_bytes(&e->model->kv, n_ctx, m->max_rows, e->decoder_options.max_depth + 1) +
+              info->state_bytes + TD_SNAPSHOTS * info->snapshot_bytes,
+        .available = e->info.memory.available};
+}
+
+/* Shortens the context to what fits, as far as the options allow. The plan only grows with the context. */
+static void fit_context(td_engine *e, const td_engine_options *o) {
+    td_memory_plan p = td_engine_plan(e, e->info.n_ctx);
+    uint32_t least = o->n_ctx_least;
+    if (least && least < e->info.n_ctx && !o->ignore_memory && !fits(&p)) {
+        uint32_t beyond = e->info.n_ctx;
+        while (beyond - least > 1) {
+            uint32_t middle = least + (beyond - least) / 2;
+            p = td_engine_plan(e, middle);
+            *(fits(&p) ? &least : &beyond) = middle;
+        }
+        e->info.n_ctx = least;
+    }
+    e->info.memory = td_engine_plan(e, e->info.n_ctx);
 }
 
 static td_status open_model(td_engine *e, const td_engine_options *o, td_error *err) {
@@ -148,12 +187,9 @@ static td_status open_model(td_engine *e, const td_engine_options *o, td_error *
     e->info.n_vocab = info->n_vocab;
     e->info.n_embd = info->n_embd;
     e->info.n_layers = info->n_layers;
-    td_memory_plan *p = &e->info.memory;
-    p->weights = info->weight_bytes - info->lookup_bytes + info->heap_bytes;
-    p->scratch = info->scratch_bytes + (uint64_t)m.max_logits * info->n_vocab * 2 * sizeof(float);
-    p->kv = td_kv_plan_bytes(&e->model->kv, e->info.n_ctx, m.max_rows, d.max_depth + 1) + info->state_bytes +
-            TD_SNAPSHOTS * info->snapshot_bytes;
-    p->available = o->memory_limit ? o->memory_limit : td_memory_available();
+    e->decoder_options = d;
+    e->info.memory.available = o->memory_limit ? o->memory_limit : td_memory_available();
+    fit_context(e, o);
     return check_memory(e, o, err);
 }
 
@@ -179,16 +215,15 @@ static td_status open_texts(td_engine *e, td_error *err) {
 }
 
 static td_status open_decoder(td_engine *e, const td_engine_options *o, td_error *err) {
-    td_decoder_options d = td_drafting_decoder(o);
+    td_decoder_options *d = &e->decoder_options;
     const td_memory_plan *m = &e->info.memory;
     uint64_t other = m->weights + m->drafter + m->scratch;
     e->kv_limit = m->available > other + m->kv ? m->available - other : m->kv;
     TD_TRY(td_kv_pool_open(&e->pool, &e->model->kv, e->be, o->ignore_memory ? 0 : e->kv_limit, err));
     if (o->cache_bytes)
         TD_TRY(td_prompt_cache_open(&e->cache, e->model, e->pool, o->cache_bytes, err));
-    d.cache = e->cache;
-    e->decoder_options = d;
-    return td_decoder_open(&e->decoder, e->model, e->drafter, e->pool, &d, err);
+    d->cache = e->cache;
+    return td_decoder_open(&e->decoder, e->model, e->drafter, e->pool, d, err);
 }
 
 /* Depths are chosen by what rounds cost: that is found out now rather than at the first user's expense. */
@@ -214,6 +249,7 @@ static td_status open_all(td_engine *e, const td_engine_options *o, td_error *er
     TD_TRY(open_model(e, o, err));
     TD_TRY(open_texts(e, err));
     TD_TRY(td_drafting_open(e, o, err));
+    fit_context(e, o); /* the drafter wants its part */
     TD_TRY(check_memory(e, o, err));
     TD_TRY(td_engine_load_generation(e, err));
     TD_TRY(open_decoder(e, o, err));

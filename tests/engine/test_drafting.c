@@ -266,6 +266,40 @@ static void measuring_changes_no_text(void **state) {
     td_result_free(&r[1]);
 }
 
+static uint64_t all_of(td_memory_plan p) {
+    return p.weights + p.drafter + p.kv + p.scratch;
+}
+
+/* With an assistant, whose size is the same at any context, and with a draft model, which keeps keys of its own. */
+static void a_context_shrinks_to_what_fits_but_no_further_than_allowed(void **state) {
+    (void)state;
+    for (int whole = 0; whole < 2; whole++) {
+        td_engine_options o = pair_options();
+        td_error error;
+        o.assistant = whole ? NULL : ASSISTANT;
+        o.draft_model = whole ? TRUNK : NULL;
+        o.no_calibration = true;
+        o.n_ctx = 4096;
+        td_engine *e = open_engine(&o);
+        td_memory_plan small = td_engine_plan(e, 1000), full = td_engine_plan(e, 4096);
+        assert_memory_equal(&full, &td_engine_describe(e)->memory, offsetof(td_memory_plan, available));
+        assert_true(all_of(small) < all_of(full));
+        assert_int_equal(whole, small.drafter < full.drafter);
+        td_engine_close(&e);
+        o.memory_limit = all_of(small);
+        assert_int_equal(td_engine_open(&e, &o, &error), TD_E_LIMIT);
+        o.n_ctx_least = 2000;
+        assert_int_equal(td_engine_open(&e, &o, &error), TD_E_LIMIT);
+        o.n_ctx_least = 500;
+        e = open_engine(&o);
+        uint32_t n_ctx = td_engine_describe(e)->n_ctx;
+        assert_in_range(n_ctx, 1000, 4095);
+        assert_true(all_of(td_engine_describe(e)->memory) <= o.memory_limit);
+        assert_true(all_of(td_engine_plan(e, n_ctx + 1)) > o.memory_limit);
+        td_engine_close(&e);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options_that_make_no_sense_are_refused),
@@ -274,6 +308,7 @@ int main(void) {
         cmocka_unit_test(many_places_take_no_more_logits_than_are_of_use),
         cmocka_unit_test(passes_are_measured_where_depth_is_chosen),
         cmocka_unit_test(measuring_changes_no_text),
+        cmocka_unit_test(a_context_shrinks_to_what_fits_but_no_further_than_allowed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
