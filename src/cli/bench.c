@@ -52,8 +52,10 @@ int td_command_bench(int argc, char **argv) {
 
 #define O(field) offsetof(td_bench_output, field)
 const td_arg td_bench_output_table[] = {
-    {"format", 0, TD_ARG_CHOICE, O(format), 0, 0, "text|md|csv|json", "how the result is written (default text)"},
-    {"out", 'o', TD_ARG_TEXT, O(out), 0, 0, "FILE", "where to (default: standard output)"},
+    {"format", 0, TD_ARG_CHOICE, O(format), 0, 0, "text|md|csv|json",
+     "how the result is written (default: as the file's name ends, else text)"},
+    {"out", 'o', TD_ARG_TEXTS, O(out), 0, 0, "FILE",
+     "where to: .txt, .md, .csv or .json; may be repeated (default: standard output)"},
     {"plot", 0, TD_ARG_TEXT, O(plot), 0, 0, "FILE.svg", "draw the result, too (needs gnuplot)"},
 };
 #undef O
@@ -172,4 +174,11 @@ json_t *td_bench_shares(const uint64_t *accepted, const uint64_t *drafted) {
     json_t *v = b.size ? json_string(td_buf_str(&b)) : json_null();
     td_buf_free(&b);
     return v;
+}
+
+json_t *td_bench_counts(const uint64_t *at, const uint64_t *drafted) {
+    json_t *list = json_array();
+    for (int i = 0; i < TD_MAX_DRAFT && drafted[i] > 0; i++)
+        json_array_append_new(list, json_integer((json_int_t)at[i]));
+    return list;
 }

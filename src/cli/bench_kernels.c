@@ -199,7 +199,7 @@ static int measure_and_report(kernels *k) {
         td_bench_note(k->report,
                       "A pass read faster than the memory was measured to: the machine was not quiet, and the "
                       "shares are worth nothing.");
-    td_bench_plot plot = {k->passes, "Cost of rows", "rows", "over_one", "context", false};
+    td_bench_plot plot = {k->passes, "Cost of rows", "rows", "over_one", "context", false, NULL};
     return td_bench_finish(k->report, &k->args->output, &plot);
 }
 

@@ -16,7 +16,12 @@
 #include "cli/signals.h"
 #include "cli/stats.h"
 
-enum { MAX_CONTEXTS = 16, MAX_DEPTHS = TD_MAX_DRAFT + 2 };
+enum {
+    MAX_CONTEXTS = 16,
+    MAX_DEPTHS = TD_MAX_DRAFT + 2,
+    AUTO = UINT32_MAX, /* among depths */
+    AUTO_DEPTH = 8,    /* the deepest draft of TD_DEPTH_AUTO */
+};
 
 typedef struct mtp_args {
     td_model_args model;
@@ -34,7 +39,8 @@ static const td_arg table[] = {
      "code, prose, json, translation, maths or review; may be repeated (default: all)"},
     {"contexts", 0, TD_ARG_TEXT, A(contexts), 0, 0, "LIST",
      "tokens of the prompts, as in 150,2000,9000,40000,100000 (default 150)"},
-    {"depths", 0, TD_ARG_TEXT, A(depths), 0, 0, "LIST", "drafts a round, as in 0-8,auto (default auto)"},
+    {"depths", 0, TD_ARG_TEXT, A(depths), 0, 0, "LIST",
+     "drafts a round, as in 0-8,auto (default auto; with --mtp-fixed its number)"},
     {"max-tokens", 'n', TD_ARG_UINT, A(n), 8, 1 << 20, "N", "tokens of an answer (default 128)"},
     {"repeats", 'r', TD_ARG_UINT, A(repeats), 1, TD_BENCH_MAX_REPEATS, "N", "pairs of answers (default 3)"},
     {"forced-acceptance", 0, TD_ARG_TEXT, A(forced.profile), 0, 0, "LIST",
@@ -49,7 +55,9 @@ static const td_bench_column columns[] = {
     {"depth", "depth", 0},
     {"tokens", "tokens", 0},
     {"tokens_per_round", "tokens/round", 2},
-    {"accepted", "accepted by position", 0},
+    {NULL, "accepted by position", 0},
+    {"accepted_at", NULL, 0},
+    {"drafted_at", NULL, 0},
     {"plain", "plain tok/s", 1},
     {"drafted", "drafted tok/s", 1},
     {"ratio", "ratio", 2},
@@ -66,6 +74,8 @@ typedef struct bench {
     td_bench_report *report;
     td_bench_table *table;
     uint32_t contexts[MAX_CONTEXTS], n_contexts, depths[MAX_DEPTHS], n_depths, repeats;
+    uint32_t auto_limit; /* the deepest draft of auto */
+    bool ctx_chosen;     /* --ctx-size */
     bool class[TD_BENCH_CLASSES], identical;
     uint64_t done, total;
 } bench;
@@ -81,7 +91,12 @@ typedef struct stage {
     td_result first; /* the first answer of all */
 } stage;
 
-/* depth: 0 to TD_MAX_DRAFT, UINT32_MAX for auto; plain: no drafter at all. */
+static bool go_on(void *user) {
+    (void)user;
+    return !td_interrupted();
+}
+
+/* depth: 0 to TD_MAX_DRAFT, or AUTO; plain: no drafter at all. */
 static td_status answer(stage *s, bool plain, uint32_t depth, uint32_t repeat, td_result *out, td_error *err) {
     bench *b = s->b;
     td_request q = b->request;
@@ -90,11 +105,16 @@ static td_status answer(stage *s, bool plain, uint32_t depth, uint32_t repeat, t
     q.no_mtp = plain;
     if (b->args->forced.n) /* other coins each time */
         q.sampling.seed += repeat;
-    q.num_mtp_tokens = depth == UINT32_MAX ? -1 : (int)depth;
-    q.mtp_fixed = depth != UINT32_MAX;
+    q.num_mtp_tokens = (int)(depth == AUTO ? b->auto_limit : depth);
+    q.mtp_fixed = depth != AUTO;
+    q.is_wanted = go_on;
     if (!td_progress_show(NULL, "mtp", b->done++, b->total))
         return td_fail(err, TD_E_CANCELLED, "interrupted");
-    return td_session_generate(s->session, &q, out, err);
+    TD_TRY(td_session_generate(s->session, &q, out, err));
+    if (out->finish != TD_FINISH_CANCELLED)
+        return TD_OK;
+    td_result_free(out);
+    return td_fail(err, TD_E_CANCELLED, "interrupted");
 }
 
 static bool same_tokens(const td_result *a, const td_result *b) {
@@ -131,7 +151,14 @@ static td_status pairs(stage *s, arm *a, uint32_t depth, td_error *err) {
 }
 
 static json_t *depth_cell(uint32_t depth) {
-    return depth == UINT32_MAX ? json_string("auto") : json_integer(depth);
+    return depth == AUTO ? json_string("auto") : json_integer(depth);
+}
+
+static void say_where(bench *b, uint32_t class, uint32_t context, uint32_t depth) {
+    char text[16] = "auto";
+    if (depth != AUTO)
+        snprintf(text, sizeof text, "%u", depth);
+    td_bench_where(b->report, "%s at %u tokens, depth %s", td_bench_class_name(class), context, text);
 }
 
 static double per_round(const td_result *sum, uint32_t repeats) {
@@ -143,9 +170,11 @@ static void add_row(stage *s, const arm *a, uint32_t class, uint32_t context, ui
     const uint32_t n = b->repeats;
     td_bench_summary ratio = td_bench_summarise(a->ratio, n);
     bool forced = b->args->forced.n > 0;
-    td_bench_row(b->table, json_pack("[s,I,I,o,I,f,o,o,o,o,o,o,o]", td_bench_class_name(class), (json_int_t)context,
+    td_bench_row(b->table, json_pack("[s,I,I,o,I,f,o,o,o,o,o,o,o,o,o]", td_bench_class_name(class), (json_int_t)context,
                                      (json_int_t)s->n_prompt, depth_cell(depth), (json_int_t)s->first.n_tokens,
                                      per_round(&a->sum, n), td_bench_shares(a->sum.accepted_at, a->sum.drafted_at),
+                                     td_bench_counts(a->sum.accepted_at, a->sum.drafted_at),
+                                     td_bench_counts(a->sum.drafted_at, a->sum.drafted_at),
                                      td_bench_real(td_bench_summarise(a->speed[1], n).median),
                                      td_bench_real(td_bench_summarise(a->speed[0], n).median),
                                      td_bench_real(ratio.median), td_bench_real(ratio.min), td_bench_real(ratio.max),
@@ -158,7 +187,7 @@ static void compare_auto(bench *b, uint32_t class, uint32_t context, const doubl
     double best = 0, automatic = 0;
     uint32_t best_depth = 0;
     for (uint32_t i = 0; i < b->n_depths; i++) {
-        if (b->depths[i] == UINT32_MAX) {
+        if (b->depths[i] == AUTO) {
             automatic = ratio[i];
         } else if (ratio[i] > best) {
             best = ratio[i];
@@ -176,12 +205,14 @@ static td_status all_depths(stage *s, uint32_t class, uint32_t context, td_error
     arm *a = td_calloc(1, sizeof *a);
     td_result warm = {0};
     td_status st = a ? TD_OK : td_fail(err, TD_E_NOMEM, "out of memory");
+    say_where(b, class, context, b->depths[0]);
     if (st == TD_OK) /* reads the prompt, and is what all others are compared with */
         st = answer(s, true, 0, 0, &s->first, err);
     if (st == TD_OK && b->opened.info->mtp_active) /* what drafting costs here is found out off the clock */
-        st = answer(s, false, UINT32_MAX, 0, &warm, err);
+        st = answer(s, false, AUTO, 0, &warm, err);
     td_result_free(&warm);
     for (uint32_t i = 0; i < b->n_depths && st == TD_OK; i++) {
+        say_where(b, class, context, b->depths[i]);
         st = pairs(s, a, b->depths[i], err);
         if (st == TD_OK) {
             add_row(s, a, class, context, b->depths[i]);
@@ -217,6 +248,51 @@ static td_status run_all(bench *b, td_error *err) {
     return TD_OK;
 }
 
+static bool has_auto(const bench *b) {
+    for (uint32_t i = 0; i < b->n_depths; i++)
+        if (b->depths[i] == AUTO)
+            return true;
+    return false;
+}
+
+static uint32_t deepest(const bench *b) {
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < b->n_depths; i++)
+        most = b->depths[i] != AUTO && b->depths[i] > most ? b->depths[i] : most;
+    return most;
+}
+
+static void state_facts(bench *b) {
+    td_bench_model(b->report, b->opened.info);
+    td_bench_fact(b->report, "auto_limit",
+                  has_auto(b) && b->opened.info->mtp_active ? json_integer(b->auto_limit) : json_null());
+    td_bench_fact(b->report, "temperature", json_real((double)b->request.sampling.temperature));
+    td_bench_fact(b->report, "repeats", json_integer(b->repeats));
+    if (b->args->forced.n)
+        td_bench_fact(b->report, "forced_acceptance", json_string(b->args->forced.profile.v));
+    if (!b->opened.info->mtp_active)
+        td_bench_note(b->report, "no drafts: %s", b->opened.info->mtp_reason);
+}
+
+/* Over contexts, else over depths, else class by class: what there is most to see of. */
+static td_bench_plot choose_plot(const bench *b) {
+    td_bench_plot plot = {.table = b->table, .title = "Drafted over plain", .y = "ratio", .group = "class"};
+    bool numbers = false;
+    for (uint32_t i = 0; i < b->n_depths; i++)
+        numbers = numbers || b->depths[i] != AUTO;
+    if (b->n_contexts > 1) {
+        plot.x = "context";
+        plot.log_x = true;
+        plot.and_group = b->n_depths > 1 ? "depth" : NULL;
+    } else if (numbers) {
+        plot.x = "depth";
+    } else {
+        plot.x = "class";
+        plot.group = "depth";
+    }
+    return plot;
+}
+
 static int perform(bench *b) {
     td_error err = {0};
     uint32_t n_classes = 0;
@@ -224,22 +300,13 @@ static int perform(bench *b) {
         n_classes += b->class[i];
     b->total = (uint64_t)b->n_contexts * n_classes * (2 + 2 * (uint64_t)b->repeats * b->n_depths);
     b->identical = true;
-    td_bench_model(b->report, b->opened.info);
-    td_bench_fact(b->report, "temperature", json_real((double)b->request.sampling.temperature));
-    td_bench_fact(b->report, "repeats", json_integer(b->repeats));
-    if (b->args->forced.n)
-        td_bench_fact(b->report, "forced_acceptance", json_string(b->args->forced.profile.v));
-    if (!b->opened.info->mtp_active)
-        td_bench_note(b->report, "no drafts: %s", b->opened.info->mtp_reason);
+    state_facts(b);
     td_status st = run_all(b, &err);
     td_progress_clear();
-    if (st != TD_OK)
-        return td_report_failure(st, &err);
     td_bench_fact(b->report, "identical", b->args->forced.n ? json_null() : json_boolean(b->identical));
-    td_bench_plot plot = {b->table, "Drafted over plain", b->n_contexts > 1 ? "context" : "depth", "ratio",
-                          "class",  b->n_contexts > 1};
-    int rc = td_bench_finish(b->report, &b->args->output, &plot);
-    if (rc == TD_EXIT_OK && !b->identical) {
+    td_bench_plot plot = choose_plot(b);
+    int rc = td_bench_end(b->report, &b->args->output, &plot, st, &err);
+    if (!b->identical && st == TD_OK) {
         td_report_error("tandem", "the drafted and the plain text differ: this is a defect of Tandem");
         rc = TD_EXIT_FAILURE;
     }
@@ -264,56 +331,115 @@ static bool choose_classes(bench *b) {
     return true;
 }
 
+/* ---- depths that contradict other options, or the drafter ---- */
+
+/* Lookup may draft beyond the number: then the engine says how far. */
+static bool choose_depths(bench *b, const mtp_args *args, const char *me) {
+    char fixed[16];
+    bool pinned = args->model.mtp_fixed.given && args->model.num_mtp_tokens.given;
+    snprintf(fixed, sizeof fixed, "%u", (unsigned)args->model.num_mtp_tokens.v);
+    const char *usual = pinned ? fixed : "auto";
+    if (!td_bench_list(me, "depths", args->depths.given ? args->depths.v : usual, 0, TD_MAX_DRAFT, "auto", b->depths,
+                       MAX_DEPTHS, &b->n_depths))
+        return false;
+    if (args->model.mtp_fixed.given && args->depths.given && has_auto(b)) {
+        td_report_error(me, "--depths asks for auto, but --mtp-fixed leaves no depth to choose");
+        return false;
+    }
+    if (args->model.num_mtp_tokens.given && deepest(b) > args->model.num_mtp_tokens.v && !args->model.lookup.given) {
+        td_report_error(me, "--depths asks for %u drafts a round, but --num-mtp-tokens allows %u", deepest(b),
+                        (unsigned)args->model.num_mtp_tokens.v);
+        return false;
+    }
+    if (args->model.no_mtp.given && !args->model.draft_model.given && !args->model.lookup.given && deepest(b)) {
+        td_report_error(me, "%u drafts a round are asked for, but --no-mtp for none", deepest(b));
+        return false;
+    }
+    return true;
+}
+
+/* Rows that are called by a depth must have run at it. Says what auto stands for, too. */
+static int check_depths(bench *b) {
+    const td_engine_info *info = b->opened.info;
+    const td_arg_uint *asked = &b->args->model.num_mtp_tokens;
+    bool raised = asked->given && b->auto_limit; /* by settle_engine, for other depths than auto */
+    bool chained = strchr(info->mtp_kind, '+') != NULL;
+    b->auto_limit = raised && !chained && info->mtp_depth > AUTO_DEPTH ? AUTO_DEPTH : info->mtp_depth;
+    if (deepest(b) <= info->mtp_depth)
+        return TD_EXIT_OK;
+    if (!info->mtp_active)
+        td_report_error("tandem", "%u drafts a round are asked for, but nothing drafts: %s", deepest(b),
+                        info->mtp_reason);
+    else
+        td_report_error("tandem", "%u drafts a round are asked for, but the drafter (%s) makes at most %u", deepest(b),
+                        info->mtp_kind, info->mtp_depth);
+    return TD_EXIT_FAILURE;
+}
+
+/* ---- the engine ---- */
+
 /* Settings of the engine that follow from what is measured. */
 static void settle_engine(bench *b, mtp_args *args) {
-    uint32_t deepest = 0;
-    for (uint32_t i = 0; i < b->n_depths; i++)
-        deepest = b->depths[i] != UINT32_MAX && b->depths[i] > deepest ? b->depths[i] : deepest;
-    if (!args->model.num_mtp_tokens.given && deepest > 8)
-        args->model.num_mtp_tokens = (td_arg_uint){true, deepest};
+    if (!args->model.num_mtp_tokens.given && deepest(b) > AUTO_DEPTH) {
+        args->model.num_mtp_tokens = (td_arg_uint){true, deepest(b)};
+        b->auto_limit = AUTO_DEPTH;
+    }
     args->model.forced_acceptance = args->forced.p;
     args->model.n_forced_acceptance = args->forced.n;
 }
 
+/* Positions for a prompt of about so many tokens and its answer; somebody who says how many there are gets no reserve.
+ */
 static uint32_t context_for(const bench *b, uint32_t context) {
-    return context + context / 10 + b->request.max_tokens + 320;
+    return context + b->request.max_tokens + (b->ctx_chosen ? 0 : context / 10 + 320);
 }
 
-/* Contexts whose keys do not fit the memory are left out, with a note. The plan of a short one tells. */
-static void drop_contexts(bench *b) {
-    const td_memory_plan *m = &b->opened.info->memory;
-    double each = (double)m->kv / b->opened.info->n_ctx, other = (double)(m->weights + m->drafter + m->scratch);
+static void note_left_out(bench *b, uint32_t context) {
+    if (b->ctx_chosen) {
+        td_bench_note(b->report, "a context of %u is left out: --ctx-size allows %u tokens in all", context,
+                      b->opened.info->n_ctx);
+        return;
+    }
+    td_memory_plan m = td_engine_plan(b->opened.engine, context_for(b, context));
+    td_bench_note(b->report, "a context of %u is left out: it needs %.0f MiB, and %.0f MiB are available", context,
+                  (double)(m.weights + m.drafter + m.kv + m.scratch) / 0x1p20, (double)m.available / 0x1p20);
+}
+
+/* The contexts that the engine has no room for are left out, with a note; false: those were all. */
+static bool drop_contexts(bench *b) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < b->n_contexts; i++) {
-        double need = other + each * context_for(b, b->contexts[i]);
-        if (need <= (double)m->available)
+        if (context_for(b, b->contexts[i]) <= b->opened.info->n_ctx)
             b->contexts[kept++] = b->contexts[i];
         else
-            td_bench_note(b->report, "a context of %u is left out: it needs %.0f MiB, and %.0f MiB are available",
-                          b->contexts[i], need / 0x1p20, (double)m->available / 0x1p20);
+            note_left_out(b, b->contexts[i]);
     }
     b->n_contexts = kept;
+    return kept > 0;
 }
 
-/* Opens the engine for the longest context that fits. */
+/* Opens the engine once, for the longest context that fits the memory; when not even the shortest does, that is the
+ * engine's error. */
 static int open_engine(bench *b, mtp_args *args) {
     uint32_t shortest = b->contexts[0], longest = 0;
-    for (uint32_t i = 0; i < b->n_contexts; i++)
+    b->ctx_chosen = args->model.ctx_size.given;
+    for (uint32_t i = 0; i < b->n_contexts; i++) {
         shortest = b->contexts[i] < shortest ? b->contexts[i] : shortest;
-    if (!args->model.ctx_size.given && b->n_contexts > 1) {
-        args->model.ctx_size = (td_arg_uint){true, context_for(b, shortest)};
-        int rc = td_open_engine(&b->opened, &args->model);
-        if (rc != TD_EXIT_OK)
-            return rc;
-        drop_contexts(b);
-        td_close_engine(&b->opened);
-        args->model.ctx_size.given = b->n_contexts == 0; /* nothing fits: what was tried last */
-    }
-    for (uint32_t i = 0; i < b->n_contexts; i++)
         longest = b->contexts[i] > longest ? b->contexts[i] : longest;
-    if (!args->model.ctx_size.given)
+    }
+    if (!b->ctx_chosen) {
         args->model.ctx_size = (td_arg_uint){true, context_for(b, longest)};
-    return td_open_engine(&b->opened, &args->model);
+        args->model.ctx_least = (td_arg_uint){true, context_for(b, shortest)};
+    }
+    int rc = td_open_engine(&b->opened, &args->model);
+    if (rc != TD_EXIT_OK)
+        return rc;
+    if (!drop_contexts(b)) {
+        td_report_error("tandem bench mtp", "--ctx-size is %u, but a context of %u needs %u for prompt and answer",
+                        b->opened.info->n_ctx, shortest, context_for(b, shortest));
+        return TD_EXIT_USAGE;
+    }
+    return check_depths(b);
 }
 
 static int mtp_with_args(mtp_args *args, td_logit_bias *biases) {
@@ -327,14 +453,16 @@ static int mtp_with_args(mtp_args *args, td_logit_bias *biases) {
         !td_sampling_of(&args->sampling, td_sampling_default(), me, biases, &b.request.sampling) ||
         !td_bench_list(me, "contexts", args->contexts.given ? args->contexts.v : "150", 16, 1 << 20, NULL, b.contexts,
                        MAX_CONTEXTS, &b.n_contexts) ||
-        !td_bench_list(me, "depths", args->depths.given ? args->depths.v : "auto", 0, TD_MAX_DRAFT, "auto", b.depths,
-                       MAX_DEPTHS, &b.n_depths))
+        !choose_depths(&b, args, me))
         return TD_EXIT_USAGE;
+    int rc = td_bench_check_output(me, &args->output);
+    if (rc != TD_EXIT_OK)
+        return rc;
     settle_engine(&b, args);
     b.report = td_bench_report_new(me);
     if (b.report)
         b.table = td_bench_table_new(b.report, "mtp", "Drafted against plain", columns, N_COLUMNS);
-    int rc = b.table ? open_engine(&b, args) : td_report_failure(TD_E_NOMEM, NULL);
+    rc = b.table ? open_engine(&b, args) : td_report_failure(TD_E_NOMEM, NULL);
     if (rc == TD_EXIT_OK)
         rc = perform(&b);
     td_bench_report_free(&b.report);

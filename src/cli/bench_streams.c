@@ -23,15 +23,15 @@ typedef struct streams_args {
     td_bench_output output;
     td_sampling_args sampling;
     td_bench_forced forced;
-    td_arg_uint repeats, n;
-    td_arg_text streams, context;
+    td_arg_uint repeats, n, context;
+    td_arg_text streams;
     td_arg_flag mixed;
 } streams_args;
 
 #define A(field) offsetof(streams_args, field)
 static const td_arg table[] = {
     {"streams", 0, TD_ARG_TEXT, A(streams), 0, 0, "LIST", "answers at once (default 1,2,4,8)"},
-    {"context", 0, TD_ARG_TEXT, A(context), 0, 0, "N", "tokens of a prompt (default 150)"},
+    {"context", 0, TD_ARG_UINT, A(context), 16, 1 << 20, "N", "tokens of a prompt (default 150)"},
     {"mixed", 0, TD_ARG_FLAG, A(mixed), 0, 0, NULL,
      "prompts of unlike lengths: of every second one four times as long"},
     {"max-tokens", 'n', TD_ARG_UINT, A(n), 8, 1 << 20, "N", "tokens of an answer (default 128)"},
@@ -100,6 +100,12 @@ static bool on_text(void *user, const td_piece *piece) {
     return !td_interrupted();
 }
 
+/* While its prompt is read, too. */
+static bool is_wanted(void *user) {
+    (void)user;
+    return !td_interrupted();
+}
+
 static void on_end(void *user, const td_result *result, const td_error *err) {
     stream *s = user;
     batch *b = s->in;
@@ -123,6 +129,7 @@ static td_status submit_all(bench *b, batch *in, stream *streams, bool plain, ui
         q.n_prompt = b->n_prompt[i];
         q.no_mtp = plain;
         q.on_text = on_text;
+        q.is_wanted = is_wanted;
         q.user = &streams[i];
         q.sampling.seed += i;
         TD_TRY(td_scheduler_submit(b->scheduler, &q, i, on_end, &id, err));
@@ -211,8 +218,10 @@ static td_status run_all(bench *b, uint32_t context, td_error *err) {
         TD_TRY(td_bench_prompt(b->opened.engine, i % TD_BENCH_CLASSES, n, &b->prompt[i], &b->n_prompt[i], err));
     }
     TD_TRY(td_scheduler_open(&b->scheduler, b->opened.engine, &o, err));
-    for (uint32_t i = 0; i < b->n_counts; i++)
+    for (uint32_t i = 0; i < b->n_counts; i++) {
+        td_bench_where(b->report, "%u streams", b->counts[i]);
         TD_TRY(run_count(b, b->counts[i], err));
+    }
     return TD_OK;
 }
 
@@ -227,13 +236,13 @@ static int perform(bench *b, uint32_t context) {
     td_status st = run_all(b, context, &err);
     td_scheduler_close(&b->scheduler);
     td_progress_clear();
-    if (st != TD_OK)
-        return td_report_failure(st, &err);
+    if (!b->opened.info->mtp_active)
+        td_bench_note(b->report, "no drafts: %s", b->opened.info->mtp_reason);
     td_bench_fact(b->report, "identical", b->args->forced.n ? json_null() : json_boolean(b->identical));
     td_bench_note(b->report, "Tokens a second of all streams together, while all of them were answering.");
-    td_bench_plot plot = {b->table, "Tokens a second of all streams", "streams", "tokens_per_s", "way", true};
-    int rc = td_bench_finish(b->report, &b->args->output, &plot);
-    if (rc == TD_EXIT_OK && !b->identical) {
+    td_bench_plot plot = {b->table, "Tokens a second of all streams", "streams", "tokens_per_s", "way", true, NULL};
+    int rc = td_bench_end(b->report, &b->args->output, &plot, st, &err);
+    if (!b->identical && st == TD_OK) {
         td_report_error("tandem", "the drafted and the plain text differ: this is a defect of Tandem");
         rc = TD_EXIT_FAILURE;
     }
@@ -243,18 +252,19 @@ static int perform(bench *b, uint32_t context) {
 static int streams_with_args(streams_args *args, td_logit_bias *biases) {
     const char *me = "tandem bench streams";
     bench b = {.args = args, .repeats = args->repeats.given ? (uint32_t)args->repeats.v : 3};
-    uint32_t context, n;
+    uint32_t context = args->context.given ? (uint32_t)args->context.v : 150;
     b.request = td_request_default();
     b.request.max_tokens = args->n.given ? (uint32_t)args->n.v : 128;
     b.request.ignore_eos = true;
     b.request.benchmark = true;
     if (!td_bench_forced_profile(me, &args->forced) ||
         !td_sampling_of(&args->sampling, td_sampling_default(), me, biases, &b.request.sampling) ||
-        !td_bench_list(me, "context", args->context.given ? args->context.v : "150", 16, 1 << 20, NULL, &context, 1,
-                       &n) ||
         !td_bench_list(me, "streams", args->streams.given ? args->streams.v : "1,2,4,8", 1, MAX_STREAMS, NULL, b.counts,
                        MAX_COUNTS, &b.n_counts))
         return TD_EXIT_USAGE;
+    int rc = td_bench_check_output(me, &args->output);
+    if (rc != TD_EXIT_OK)
+        return rc;
     for (uint32_t i = 0; i < b.n_counts; i++)
         b.most = b.counts[i] > b.most ? b.counts[i] : b.most;
     if (!args->model.ctx_size.given)
@@ -262,7 +272,7 @@ static int streams_with_args(streams_args *args, td_logit_bias *biases) {
     args->model.parallel = (td_arg_uint){true, b.most};
     args->model.forced_acceptance = args->forced.p;
     args->model.n_forced_acceptance = args->forced.n;
-    int rc = td_open_engine(&b.opened, &args->model);
+    rc = td_open_engine(&b.opened, &args->model);
     b.report = td_bench_report_new(me);
     if (b.report)
         b.table = td_bench_table_new(b.report, "streams", "Many answers at once", columns, N_COLUMNS);
