@@ -29,6 +29,7 @@ typedef struct td_kv_layer {
     uint32_t head_dim;
     size_t k_offset;
     size_t v_offset;
+    uint32_t n_readers; /* layers of the trunk that attend to it */
 } td_kv_layer;
 
 #define TD_KV_MAX_GROUPS 4

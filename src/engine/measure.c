@@ -1,11 +1,8 @@
 /* measure.c - see measure.h. */
 #include "engine/measure.h"
 
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/pool.h"
 #include "engine/engine.h"
 
 struct td_measure {
@@ -13,6 +10,8 @@ struct td_measure {
     td_seq *seq;
     uint32_t n_prompts; /* read so far: each is another */
     uint32_t max_rows;
+    bool (*goes_on)(void *user); /* or NULL */
+    void *user;
     td_token *prompt; /* [n_ctx] */
     /* a pass */
     td_token *token;
@@ -78,6 +77,23 @@ uint64_t td_measure_weight_bytes(const td_measure *m) {
     return m->e->model->info.row_bytes;
 }
 
+uint64_t td_measure_kv_bytes(const td_measure *m) {
+    const td_kv_layout *kv = &m->e->model->kv;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < kv->n_layers; i++) {
+        const td_kv_layer *l = &kv->layer[i];
+        uint64_t keys = (uint64_t)td_kv_seq_length(m->seq->kv) + 1, window = kv->group[l->group].window;
+        keys = window && keys > window ? window : keys;
+        bytes += keys * l->n_readers * l->n_kv_heads * l->head_dim * 2 * td_kv_type_bytes(kv->type);
+    }
+    return bytes;
+}
+
+void td_measure_watch(td_measure *m, bool (*goes_on)(void *user), void *user) {
+    m->goes_on = goes_on;
+    m->user = user;
+}
+
 /* Token i of a text that is never the same. */
 static td_token token_at(const td_measure *m, uint32_t i) {
     const uint32_t n = m->e->info.n_vocab;
@@ -95,6 +111,8 @@ td_status td_measure_prompt(td_measure *m, uint32_t n, double *seconds, td_error
     TD_TRY(td_seq_start(m->seq, m->prompt, n, &p, err));
     int64_t start = td_clock_ns();
     while (m->seq->n_tokens == n) {
+        if (m->goes_on && !m->goes_on(m->user))
+            return td_fail(err, TD_E_CANCELLED, "interrupted");
         TD_TRY(td_round(m->e->decoder, &m->seq, 1, err));
         if (m->seq->status != TD_OK) {
             if (err)
@@ -176,59 +194,4 @@ td_status td_measure_draft(td_measure *m, uint32_t depth, uint32_t *n, double *s
     *seconds = td_clock_since(start);
     *n = b.n_out;
     return TD_OK;
-}
-
-/* ---- memory ---- */
-
-#define TILE ((size_t)256 << 10)
-#define MAX_THREADS 1024
-
-typedef struct reader {
-    const uint64_t *data;
-    struct {
-        _Alignas(64) uint64_t sum;
-    } thread[MAX_THREADS];
-} reader;
-
-static void read_tile(void *arg, int tile, int thread) {
-    reader *r = arg;
-    const uint64_t *p = r->data + (size_t)tile * (TILE / 8);
-    uint64_t s[8] = {0};
-    for (size_t i = 0; i < TILE / 8; i += 8)
-        for (size_t k = 0; k < 8; k++)
-            s[k] += p[i + k];
-    r->thread[thread % MAX_THREADS].sum += s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
-}
-
-static double best_rate(td_pool *pool, reader *r, uint64_t bytes, uint32_t repeats) {
-    double best = 0;
-    for (uint32_t k = 0; k <= repeats; k++) { /* the first is a warm-up */
-        int64_t start = td_clock_ns();
-        td_pool_run(pool, read_tile, r, (int)(bytes / TILE));
-        double rate = (double)bytes / td_clock_since(start);
-        best = k && rate > best ? rate : best;
-    }
-    return best;
-}
-
-td_status td_measure_memory(int n_threads, uint64_t bytes, uint32_t repeats, double *rate, td_error *err) {
-    td_pool_options o = td_pool_options_default();
-    td_pool *pool = NULL;
-    reader *r = td_malloc_aligned(sizeof *r);
-    bytes = bytes / TILE * TILE;
-    uint64_t *data = td_malloc_aligned(bytes);
-    td_status st = r && data ? TD_OK : td_fail(err, TD_E_NOMEM, "out of memory for a buffer to read");
-    o.n_threads = n_threads;
-    if (st == TD_OK)
-        st = td_pool_open(&pool, &o, err);
-    if (st == TD_OK) {
-        memset(r, 0, sizeof *r);
-        memset(data, 1, bytes);
-        r->data = data;
-        *rate = best_rate(pool, r, bytes, repeats);
-    }
-    td_pool_close(&pool);
-    td_free_aligned(data);
-    td_free_aligned(r);
-    return st;
 }

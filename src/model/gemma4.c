@@ -198,6 +198,7 @@ static td_status plan_kv(gemma4 *g, td_error *err) {
         if (lc->owns_kv)
             kv->layer[lc->kv_layer] =
                 (td_kv_layer){.group = lc->type, .n_kv_heads = lc->n_kv_heads, .head_dim = lc->head_dim};
+        kv->layer[lc->kv_layer].n_readers++; /* its owner comes before all others */
     }
     td_kv_layout_finish(kv);
     return TD_OK;

@@ -286,7 +286,9 @@ static td_status plan_kv(qwen35 *g, td_error *err) {
     if (!kv->layer)
         return td_fail(err, TD_E_NOMEM, "out of memory for %u layers", kv->n_layers);
     for (uint32_t i = 0; i < kv->n_layers; i++)
-        kv->layer[i] = (td_kv_layer){.n_kv_heads = g->c.n_kv_heads, .head_dim = g->c.head_dim};
+        kv->layer[i] = (td_kv_layer){.n_kv_heads = g->c.n_kv_heads,
+                                     .head_dim = g->c.head_dim,
+                                     .n_readers = i < g->c.n_full}; /* the last one is the heads' */
     td_kv_layout_finish(kv);
     return TD_OK;
 }
