@@ -86,9 +86,42 @@ static const struct {
     {27, TD_DTYPE_I64, 0},
     {28, TD_DTYPE_F64, 0},
     {30, TD_DTYPE_BF16, 0},
+    {34, TD_DTYPE_BLOCKS, TD_FORMAT_TQ1_0},
+    {35, TD_DTYPE_BLOCKS, TD_FORMAT_TQ2_0},
     {39, TD_DTYPE_BLOCKS, TD_FORMAT_MXFP4_BLOCK},
+    {40, TD_DTYPE_BLOCKS, TD_FORMAT_NVFP4_BLOCK},
+    {41, TD_DTYPE_BLOCKS, TD_FORMAT_Q1_0},
+    {42, TD_DTYPE_BLOCKS, TD_FORMAT_Q2_0},
 };
 #define N_TENSOR_TYPES (sizeof tensor_types / sizeof tensor_types[0])
+
+/* What ggml calls the types that have no decoder here; those marked are gone from it, too. */
+static const struct {
+    uint8_t id;
+    const char *name;
+} other_types[] = {{4, "Q4_2, removed"},
+                   {5, "Q4_3, removed"},
+                   {9, "Q8_1"},
+                   {15, "Q8_K"},
+                   {17, "IQ2_XS"},
+                   {18, "IQ3_XXS"},
+                   {19, "IQ1_S"},
+                   {21, "IQ3_S"},
+                   {22, "IQ2_S"},
+                   {29, "IQ1_M"},
+                   {31, "Q4_0_4_4, removed"},
+                   {32, "Q4_0_4_8, removed"},
+                   {33, "Q4_0_8_8, removed"},
+                   {36, "IQ4_NL_4_4, removed"},
+                   {37, "IQ4_NL_4_8, removed"},
+                   {38, "IQ4_NL_8_8, removed"}};
+
+static const char *other_type(uint32_t id) {
+    for (size_t i = 0; i < sizeof other_types / sizeof other_types[0]; i++)
+        if (other_types[i].id == id)
+            return other_types[i].name;
+    return "unknown";
+}
 
 int td_gguf_ggml_type(td_dtype dtype, td_format blocks) {
     for (size_t i = 0; i < N_TENSOR_TYPES; i++)
@@ -249,9 +282,9 @@ static td_status set_type(cursor *c, td_tensor *t, uint32_t id) {
         }
     return td_fail(c->err, TD_E_UNSUPPORTED,
                    "%s: tensor \"%s\" is of type %" PRIu32
-                   ", which has no decoder here; expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, "
-                   "IQ4_NL, IQ4_XS, IQ2_XXS, MXFP4, I8 to I64 or F64",
-                   c->g->path, t->name, id);
+                   " (%s), which has no decoder here; expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to "
+                   "Q6_K, IQ4_NL, IQ4_XS, IQ2_XXS, MXFP4, NVFP4, TQ1_0, TQ2_0, Q1_0, Q2_0, I8 to I64 or F64",
+                   c->g->path, t->name, id, other_type(id));
 }
 
 /* Bytes of the tensor; rows of blocks must be whole. */

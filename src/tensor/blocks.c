@@ -13,7 +13,10 @@
  *   Q8_0    d[0] i8[2..34)                         d*q
  *   IQ4_NL  d[0] codes[2..18)                      d*table[q]
  *   MXFP4   e[0] codes[1..17)                      2^(e-128) * table[q], the table twice E2M1
- *   Q2_K .. Q6_K, IQ4_XS, IQ2_XXS: 256 elements, see each function */
+ *   NVFP4   e4m3[0..4) codes[4..36)                64 elements, a scale every 16: table[q] * (0.5*scale)
+ *   Q1_0    d[0] codes[2..18)                      128 elements of one bit: d or -d
+ *   Q2_0    d[0] codes[2..18)                      64 elements of two bits: (q-1)*d
+ *   Q2_K .. Q6_K, IQ4_XS, IQ2_XXS, TQ1_0, TQ2_0: 256 elements, see each function */
 #include "tensor/blocks.h"
 
 #include <assert.h>
@@ -70,14 +73,47 @@ static void iq4_nl(const uint8_t *b, float *out) {
         out[i] = d * (float)nonlinear[nibble(b + 2, i)];
 }
 
+static const int8_t twice_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
 /* Half of the scale byte's power times twice the element: the smallest power is a float subnormal. */
 static void mxfp4(const uint8_t *b, float *out) {
-    static const int8_t twice_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     uint32_t bits = b[0] < 2 ? 0x00200000u << b[0] : (uint32_t)(b[0] - 1) << 23;
     float d;
     memcpy(&d, &bits, 4);
     for (unsigned i = 0; i < 32; i++)
         out[i] = (float)twice_e2m1[nibble(b + 1, i)] * d;
+}
+
+/* ---- blocks of 64 and 128 ---- */
+
+/* A scale byte of NVFP4: four bits of exponent and three of mantissa, the top bit not read; the one code that is NaN in
+ * E4M3 is 0 here. */
+static float nvfp4_scale(uint8_t x) {
+    const uint32_t e = x >> 3 & 15u, m = x & 7u, bits = (e + 120) << 23 | m << 20;
+    float f;
+    memcpy(&f, &bits, 4);
+    return x == 0x7F ? 0.0f : e ? f : (float)m * 0x1p-9f;
+}
+
+static void nvfp4(const uint8_t *b, float *out) {
+    for (unsigned s = 0; s < 4; s++) {
+        const uint8_t *codes = b + 4 + 8 * s;
+        const float d = 0.5f * nvfp4_scale(b[s]);
+        for (unsigned i = 0; i < 16; i++)
+            out[16 * s + i] = (float)twice_e2m1[i < 8 ? codes[i] & 15 : codes[i - 8] >> 4] * d;
+    }
+}
+
+static void q1_0(const uint8_t *b, float *out) {
+    const float d = half_at(b);
+    for (unsigned i = 0; i < 128; i++)
+        out[i] = b[2 + i / 8] >> i % 8 & 1 ? d : -d;
+}
+
+static void q2_0(const uint8_t *b, float *out) {
+    const float d = half_at(b);
+    for (unsigned i = 0; i < 64; i++)
+        out[i] = (float)((b[2 + i / 4] >> 2 * (i % 4) & 3) - 1) * d;
 }
 
 /* ---- blocks of 256 ---- */
@@ -158,6 +194,30 @@ static void q3_k(const uint8_t *b, float *out) {
     }
 }
 
+/* codes[0..64) d[64]: (q-1)*d. */
+static void tq2_0(const uint8_t *b, float *out) {
+    const float d = half_at(b + 64);
+    for (unsigned i = 0; i < 256; i++)
+        out[i] = (float)((int)two_bits(b, i) - 1) * d;
+}
+
+/* Digit n of a byte that holds base-3 digits as a fraction of 256, the first digit the most significant. */
+static int third(uint8_t byte, unsigned n) {
+    static const uint8_t power[5] = {1, 3, 9, 27, 81};
+    return (uint8_t)(byte * power[n]) * 3 >> 8;
+}
+
+/* digits[0..52) d[52]: (digit-1)*d. 32 bytes hold five digits of 32 elements each, 16 the same of 16, the last 4 four
+ * of 4. */
+static void tq1_0(const uint8_t *b, float *out) {
+    static const struct { uint8_t from, width, digits; } runs[3] = {{0, 32, 5}, {32, 16, 5}, {48, 4, 4}};
+    const float d = half_at(b + 52);
+    for (unsigned r = 0; r < 3; r++)
+        for (unsigned n = 0; n < runs[r].digits; n++)
+            for (unsigned i = 0; i < runs[r].width; i++)
+                *out++ = (float)(third(b[runs[r].from + i], n) - 1) * d;
+}
+
 /* d[0] high scale bits[2..4) low scale nibbles[4..8) codes[8..136), in groups of 32. */
 static void iq4_xs(const uint8_t *b, float *out) {
     const float d = half_at(b);
@@ -225,6 +285,9 @@ static const block_rule rules[TD_FORMAT_COUNT] = {
     [TD_FORMAT_Q3_K] = {256, 110, q3_k},       [TD_FORMAT_Q4_K] = {256, 144, q4_k},
     [TD_FORMAT_Q5_K] = {256, 176, q5_k},       [TD_FORMAT_Q6_K] = {256, 210, q6_k},
     [TD_FORMAT_IQ4_XS] = {256, 136, iq4_xs},   [TD_FORMAT_IQ2_XXS] = {256, 66, iq2_xxs},
+    [TD_FORMAT_NVFP4_BLOCK] = {64, 36, nvfp4}, [TD_FORMAT_TQ1_0] = {256, 54, tq1_0},
+    [TD_FORMAT_TQ2_0] = {256, 66, tq2_0},      [TD_FORMAT_Q1_0] = {128, 18, q1_0},
+    [TD_FORMAT_Q2_0] = {64, 18, q2_0},
 };
 
 uint32_t td_block_elements(td_format format) {

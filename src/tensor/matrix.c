@@ -40,6 +40,11 @@ static const format_rule rules[TD_FORMAT_COUNT] = {
     [TD_FORMAT_Q6_K] = {"q6_k", 6, 256, 0},
     [TD_FORMAT_IQ4_XS] = {"iq4_xs", 4, 256, 0},
     [TD_FORMAT_IQ2_XXS] = {"iq2_xxs", 2, 256, 0},
+    [TD_FORMAT_NVFP4_BLOCK] = {"nvfp4 blocks", 4, 64, 0},
+    [TD_FORMAT_TQ1_0] = {"tq1_0", 2, 256, 0},
+    [TD_FORMAT_TQ2_0] = {"tq2_0", 2, 256, 0},
+    [TD_FORMAT_Q1_0] = {"q1_0", 1, 128, 0},
+    [TD_FORMAT_Q2_0] = {"q2_0", 2, 64, 0},
 };
 
 static const char *name_of(const td_matrix *m) {

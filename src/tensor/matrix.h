@@ -15,8 +15,9 @@
  *   - MXFP4 MXFP8 NVFP4: OCP microscaling and NVIDIA's variant. Elements E2M1 or E4M3; one scale byte a group (E8M0,
  *     groups of 32; NVFP4: E4M3, groups of 16); no biases. A NaN byte (E4M3 0x7F, E8M0 255) decodes to NaN.
  *
- *   - Q4_0 ... IQ2_XXS: GGUF blocks, scales and codes together (blocks.h). MXFP4_BLOCK has the elements and the scale
+ *   - Q4_0 ... Q2_0: GGUF blocks, scales and codes together (blocks.h). MXFP4_BLOCK has the elements and the scale
  *     byte of MXFP4 in GGUF's order: the byte first, then low nibbles for elements 0..15, high ones for 16..31.
+ *     NVFP4_BLOCK has four scale bytes and then the nibbles of each 16 elements, low ones first.
  *
  * Nothing here assumes that `data`, `scales` or `biases` are aligned: MLX files do not align tensors. */
 #ifndef TD_TENSOR_MATRIX_H
@@ -49,6 +50,11 @@ typedef enum td_format {
     TD_FORMAT_Q6_K,
     TD_FORMAT_IQ4_XS,
     TD_FORMAT_IQ2_XXS,
+    TD_FORMAT_NVFP4_BLOCK,
+    TD_FORMAT_TQ1_0,
+    TD_FORMAT_TQ2_0,
+    TD_FORMAT_Q1_0,
+    TD_FORMAT_Q2_0,
     TD_FORMAT_COUNT
 } td_format;
 

@@ -33,7 +33,9 @@ static const kind kinds[] = {
     {"q5_1", TD_FORMAT_Q5_1, false, {0, 2}, 2},    {"iq4_nl", TD_FORMAT_IQ4_NL, false, {0}, 1},
     {"q2_k", TD_FORMAT_Q2_K, false, {80, 82}, 2},  {"q3_k", TD_FORMAT_Q3_K, false, {108}, 1},
     {"q5_k", TD_FORMAT_Q5_K, false, {0, 2}, 2},    {"iq4_xs", TD_FORMAT_IQ4_XS, false, {0}, 1},
-    {"iq2_xxs", TD_FORMAT_IQ2_XXS, false, {0}, 1},
+    {"iq2_xxs", TD_FORMAT_IQ2_XXS, false, {0}, 1}, {"nvfp4", TD_FORMAT_NVFP4_BLOCK, false, {0}, 0},
+    {"tq1_0", TD_FORMAT_TQ1_0, false, {52}, 1},    {"tq2_0", TD_FORMAT_TQ2_0, false, {64}, 1},
+    {"q1_0", TD_FORMAT_Q1_0, false, {0}, 1},       {"q2_0", TD_FORMAT_Q2_0, false, {0}, 1},
 };
 #define N_KINDS (sizeof kinds / sizeof kinds[0])
 

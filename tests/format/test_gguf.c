@@ -331,11 +331,27 @@ static void tensors_are_checked(void **state) {
     refused(&b, TD_E_FORMAT, "its data is at offset 16, expected 0");
     b = with_tensor(1, (const uint64_t[]){4}, 0, UINT64_MAX - 31);
     refused(&b, TD_E_FORMAT, "its data is at offset");
-    static const uint32_t types[] = {4, 5, 9, 15, 17, 31, 36, 43, 255, 256, UINT32_MAX};
+    static const struct {
+        uint32_t id;
+        const char *name;
+    } types[] = {{4, "Q4_2, removed"},
+                 {5, "Q4_3, removed"},
+                 {9, "Q8_1"},
+                 {15, "Q8_K"},
+                 {17, "IQ2_XS"},
+                 {18, "IQ3_XXS"},
+                 {29, "IQ1_M"},
+                 {31, "Q4_0_4_4, removed"},
+                 {36, "IQ4_NL_4_4, removed"},
+                 {43, "unknown"},
+                 {255, "unknown"},
+                 {256, "unknown"},
+                 {UINT32_MAX, "unknown"}};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-        char message[64];
-        snprintf(message, sizeof message, "tensor \"t\" is of type %u, which has no decoder here", types[i]);
-        b = with_tensor(1, (const uint64_t[]){4}, types[i], 0);
+        char message[100];
+        snprintf(message, sizeof message, "tensor \"t\" is of type %u (%s), which has no decoder here", types[i].id,
+                 types[i].name);
+        b = with_tensor(1, (const uint64_t[]){4}, types[i].id, 0);
         refused(&b, TD_E_UNSUPPORTED, message);
     }
     b = begin(2, 0);

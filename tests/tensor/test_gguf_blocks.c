@@ -217,15 +217,35 @@ static float element(td_format f, const uint8_t *b, int i) {
         by = b[8 + 16 * ib + i % 16];
         return (h(b) * (float)(ls - 32)) * (float)nl[i % 32 < 16 ? by & 15 : by >> 4];
     }
+    case TD_FORMAT_NVFP4_BLOCK: {
+        static const int f4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+        int s = i / 16, x = b[s], e = (x >> 3) & 15, m = x & 7;
+        float scale = x == 0 || x == 0x7F ? 0 : e ? ldexpf(1 + (float)m / 8, e - 7) : ldexpf((float)m, -9);
+        by = b[4 + 8 * s + i % 8];
+        return (float)f4[i % 16 < 8 ? by & 15 : by >> 4] * (0.5f * scale);
+    }
+    case TD_FORMAT_TQ2_0:
+        return (float)(((b[32 * (i / 128) + i % 32] >> (2 * ((i % 128) / 32))) & 3) - 1) * h(b + 64);
+    case TD_FORMAT_TQ1_0: {
+        static const int power[5] = {1, 3, 9, 27, 81};
+        int n = i < 160 ? i / 32 : i < 240 ? (i - 160) / 16 : (i - 240) / 4;
+        by = i < 160 ? b[i % 32] : i < 240 ? b[32 + (i - 160) % 16] : b[48 + (i - 240) % 4];
+        return (float)(((uint8_t)(by * power[n]) * 3 >> 8) - 1) * h(b + 52);
+    }
+    case TD_FORMAT_Q1_0:
+        return (b[2 + i / 8] >> (i % 8)) & 1 ? h(b) : -h(b);
+    case TD_FORMAT_Q2_0:
+        return (float)(((b[2 + i / 4] >> (2 * (i % 4))) & 3) - 1) * h(b);
     default:
         fail_msg("no formula for format %d", (int)f);
         return 0;
     }
 }
 
-static const td_format with_formula[] = {TD_FORMAT_Q4_0, TD_FORMAT_Q4_1, TD_FORMAT_Q5_0,   TD_FORMAT_Q5_1,
-                                         TD_FORMAT_Q8_0, TD_FORMAT_Q2_K, TD_FORMAT_Q3_K,   TD_FORMAT_Q4_K,
-                                         TD_FORMAT_Q5_K, TD_FORMAT_Q6_K, TD_FORMAT_IQ4_NL, TD_FORMAT_IQ4_XS};
+static const td_format with_formula[] = {
+    TD_FORMAT_Q4_0,        TD_FORMAT_Q4_1,  TD_FORMAT_Q5_0,  TD_FORMAT_Q5_1, TD_FORMAT_Q8_0,   TD_FORMAT_Q2_K,
+    TD_FORMAT_Q3_K,        TD_FORMAT_Q4_K,  TD_FORMAT_Q5_K,  TD_FORMAT_Q6_K, TD_FORMAT_IQ4_NL, TD_FORMAT_IQ4_XS,
+    TD_FORMAT_NVFP4_BLOCK, TD_FORMAT_TQ1_0, TD_FORMAT_TQ2_0, TD_FORMAT_Q1_0, TD_FORMAT_Q2_0};
 #define N_FORMULAS (sizeof with_formula / sizeof with_formula[0])
 
 /* Three random blocks at an odd address that end where their memory ends; every half in them is finite. */
@@ -274,6 +294,59 @@ static void signs_and_grid_of_iq2_xxs(void **state) {
     }
 }
 
+/* ---- small types ---- */
+
+/* Every code under scales of 1, the smallest, the largest and the one that is no number elsewhere. */
+static void scales_of_nvfp4(void **state) {
+    (void)state;
+    static const float e2m1[16] = {0, .5f, 1, 1.5f, 2, 3, 4, 6, 0, -.5f, -1, -1.5f, -2, -3, -4, -6};
+    static const float scale[4] = {1, 0x1p-9f, 448, 0};
+    uint8_t b[36] = {0x38, 0x01, 0x7E, 0x7F};
+    float out[64];
+    for (uint8_t s = 0; s < 4; s++)
+        for (uint8_t i = 0; i < 8; i++)
+            b[4 + 8 * s + i] = (uint8_t)(i | (8 + i) << 4);
+    td_block_row_f32(TD_FORMAT_NVFP4_BLOCK, b, 64, out);
+    for (size_t i = 0; i < 64; i++)
+        expect("nvfp4", out, i, i < 48 ? scale[i / 16] * e2m1[i % 16] : i % 16 > 8 ? -0.0f : 0.0f);
+}
+
+/* Bytes of five equal digits, and of the digits 2 1 0 0 0: what ggml writes for them. */
+static void digits_of_tq1_0(void **state) {
+    (void)state;
+    uint8_t b[54];
+    float out[256];
+    put_half(b + 52, 2);
+    memset(b, 0, 52);        /* all digits 0 */
+    memset(b + 32, 128, 16); /* 11111 in base 3 is 121; times 256 / 243, rounded up */
+    memset(b + 48, 255, 4);
+    b[3] = 200; /* 21000 is 189 */
+    td_block_row_f32(TD_FORMAT_TQ1_0, b, 256, out);
+    for (size_t i = 0; i < 256; i++)
+        expect("tq1_0", out, i, i == 3 ? 2 : i == 35 ? 0 : i < 160 ? -2 : i < 240 ? 0 : 2);
+}
+
+static void codes_of_one_and_two_bits(void **state) {
+    (void)state;
+    uint8_t b[66] = {0};
+    float out[256];
+    put_half(b, 3);
+    b[2 + 4] = 0x02; /* element 33 */
+    td_block_row_f32(TD_FORMAT_Q1_0, b, 128, out);
+    for (size_t i = 0; i < 128; i++)
+        expect("q1_0", out, i, i == 33 ? 3 : -3);
+    b[2 + 4] = 0xE4; /* elements 16..19: codes 0 1 2 3 */
+    td_block_row_f32(TD_FORMAT_Q2_0, b, 64, out);
+    for (size_t i = 0; i < 64; i++)
+        expect("q2_0", out, i, i >= 16 && i < 20 ? 3 * ((float)(i - 16) - 1) : -3);
+    memset(b, 0x55, 64);
+    b[32] = 0xE4; /* elements 128, 160, 192, 224 */
+    put_half(b + 64, 0.5f);
+    td_block_row_f32(TD_FORMAT_TQ2_0, b, 256, out);
+    for (size_t i = 0; i < 256; i++)
+        expect("tq2_0", out, i, i >= 128 && i % 32 == 0 ? 0.5f * ((float)((i - 128) / 32) - 1) : 0);
+}
+
 /* ---- as a matrix ---- */
 
 static void a_matrix_of_blocks(void **state) {
@@ -284,11 +357,11 @@ static void a_matrix_of_blocks(void **state) {
         uint32_t n_in;
         size_t row_bytes;
         double bits;
-    } cases[] = {{TD_FORMAT_Q4_0, "q4_0", 96, 54, 4.5},
-                 {TD_FORMAT_Q8_0, "q8_0", 32, 34, 8.5},
-                 {TD_FORMAT_Q4_K, "q4_k", 512, 288, 4.5},
-                 {TD_FORMAT_Q6_K, "q6_k", 256, 210, 6.5625},
-                 {TD_FORMAT_IQ2_XXS, "iq2_xxs", 256, 66, 2.0625}};
+    } cases[] = {{TD_FORMAT_Q4_0, "q4_0", 96, 54, 4.5},           {TD_FORMAT_Q8_0, "q8_0", 32, 34, 8.5},
+                 {TD_FORMAT_Q4_K, "q4_k", 512, 288, 4.5},         {TD_FORMAT_Q6_K, "q6_k", 256, 210, 6.5625},
+                 {TD_FORMAT_IQ2_XXS, "iq2_xxs", 256, 66, 2.0625}, {TD_FORMAT_NVFP4_BLOCK, "nvfp4 blocks", 128, 72, 4.5},
+                 {TD_FORMAT_TQ1_0, "tq1_0", 256, 54, 1.6875},     {TD_FORMAT_TQ2_0, "tq2_0", 256, 66, 2.0625},
+                 {TD_FORMAT_Q1_0, "q1_0", 256, 36, 1.125},        {TD_FORMAT_Q2_0, "q2_0", 64, 18, 2.25}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char text[48];
         td_matrix m = {.name = "w"}, copy;
@@ -373,6 +446,9 @@ int main(void) {
         cmocka_unit_test(signed_scales_of_q6_k),
         cmocka_unit_test(formulas_agree_on_random_blocks),
         cmocka_unit_test(signs_and_grid_of_iq2_xxs),
+        cmocka_unit_test(scales_of_nvfp4),
+        cmocka_unit_test(digits_of_tq1_0),
+        cmocka_unit_test(codes_of_one_and_two_bits),
         cmocka_unit_test(a_matrix_of_blocks),
         cmocka_unit_test(half_a_block_is_refused),
         cmocka_unit_test(encoders_come_back),

@@ -96,7 +96,7 @@ static void bad_layouts_say_what_was_expected(void **state) {
         {TD_FORMAT_AFFINE, 2, 128, TD_DTYPE_F16, UINT32_MAX, UINT32_MAX, 128, "is too large"},
         {TD_FORMAT_F8_E4M3, 0, 0, 0, UINT32_MAX, UINT32_MAX, 1,
          "is too large"}, /* fits size_t, not a pointer difference */
-        {TD_FORMAT_COUNT, 4, 64, TD_DTYPE_F16, 1, 1, 64, "unknown matrix format 22"},
+        {TD_FORMAT_COUNT, 4, 64, TD_DTYPE_F16, 1, 1, 64, "unknown matrix format 27"},
         {(td_format)-1, 4, 64, TD_DTYPE_F16, 1, 1, 64, "unknown matrix format -1"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
