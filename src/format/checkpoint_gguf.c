@@ -152,7 +152,7 @@ static td_status name_tensors(td_checkpoint *ck, td_error *err) {
 static td_status finish(td_checkpoint *ck, td_error *err) {
     TD_TRY(enter_tensors(ck, err));
     TD_TRY(name_tensors(ck, err));
-    return td_gguf_make_config(ck, ck->ggufs[0], &ck->config, &ck->generation, err);
+    return td_gguf_make_config(ck, ck->ggufs[0], 0, &ck->config, &ck->generation, err);
 }
 
 td_status td_checkpoint_open_gguf(td_checkpoint *ck, const char *path, td_error *err) {

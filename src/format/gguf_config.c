@@ -16,6 +16,7 @@
 
 #define MAX_LAYERS 4096
 #define KEY_SIZE 160
+#define PUBLISHED_CLUSTERS_USED 32 /* centroid_intermediate_top_k of the assistants that have clusters */
 
 typedef struct maker {
     const td_checkpoint *ck;
@@ -269,6 +270,24 @@ static td_status gemma4_text(maker *m) {
     return set_tied(m);
 }
 
+/* The head of clusters, which not all assistants have: how many there are and how many of them are looked into. Early
+ * converters wrote keys of it; those that did not write them had one published value to leave out. */
+static td_status gemma4_clusters(maker *m) {
+    const td_tensor *t = td_checkpoint_find(m->ck, "masked_embedding.centroids.weight");
+    const bool either = t || td_checkpoint_find(m->ck, "masked_embedding.token_ordering");
+    bool ordered;
+    uint32_t n, used, rows = t && t->n_dims == 2 && t->dim[0] <= INT32_MAX ? (uint32_t)t->dim[0] : 0;
+    TD_TRY(td_gguf_bool_or(m->g, key_of(m, "use_ordered_embeddings"), true, &ordered, m->err));
+    TD_TRY(set(m, "use_ordered_embeddings", json_boolean(ordered && either)));
+    if (!ordered || !either)
+        return TD_OK;
+    TD_TRY(td_gguf_u32_or(m->g, key_of(m, "n_centroids"), 1, INT32_MAX, rows, &n, m->err));
+    TD_TRY(td_gguf_u32_or(m->g, key_of(m, "centroid_top_k"), 1, INT32_MAX,
+                          rows && rows < PUBLISHED_CLUSTERS_USED ? rows : PUBLISHED_CLUSTERS_USED, &used, m->err));
+    TD_TRY(set_u32(m, "num_centroids", n));
+    return set_u32(m, "centroid_intermediate_top_k", used);
+}
+
 /* The assistant's text configuration, and around it what it is the assistant of. */
 static td_status gemma4_assistant(maker *m) {
     uint32_t width;
@@ -278,9 +297,9 @@ static td_status gemma4_assistant(maker *m) {
     TD_TRY(td_gguf_u32(m->g, key, 1, 1 << 17, &width, m->err));
     TD_TRY(gemma4_text(m));
     json_t *text = m->o;
-    m->o = json_pack("{s:s,s:I,s:b,s:o}", "model_type", "gemma4_assistant", "backbone_hidden_size", (json_int_t)width,
-                     "use_ordered_embeddings", 0, "text_config", text);
-    return m->o ? TD_OK : no_memory(m);
+    m->o = json_pack("{s:s,s:I,s:o}", "model_type", "gemma4_assistant", "backbone_hidden_size", (json_int_t)width,
+                     "text_config", text);
+    return m->o ? gemma4_clusters(m) : no_memory(m);
 }
 
 /* ---- Qwen 3.5 ---- */
@@ -510,12 +529,14 @@ static td_status make_config(maker *m, td_gguf_arch arch) {
     }
 }
 
-td_status td_gguf_make_config(const td_checkpoint *ck, const td_gguf *g, json_t **config, json_t **generation,
-                              td_error *err) {
+td_status td_gguf_make_config(const td_checkpoint *ck, const td_gguf *g, uint32_t n_draft_layers, json_t **config,
+                              json_t **generation, td_error *err) {
     maker m = {.ck = ck, .g = g, .err = err};
     td_gguf_arch arch;
     *config = *generation = NULL;
     TD_TRY(start(&m, &arch));
+    if (m.n_blocks < m.n_layers + n_draft_layers)
+        m.n_blocks = m.n_layers + n_draft_layers;
     m.o = json_object();
     td_status st = m.o ? make_config(&m, arch) : no_memory(&m);
     *config = m.o;

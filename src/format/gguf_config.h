@@ -12,9 +12,10 @@
 td_status td_gguf_read_arch(const td_gguf *g, td_gguf_arch *arch, uint32_t *n_trunk_layers,
                             td_error *err) TD_MUST_CHECK;
 
-/* New references; NULL on failure. `ck` finds the tensors by the names of the files: what is not in the metadata (tied
- * embeddings, layers without a V projection, the part of a head that turns) is read off them. */
-td_status td_gguf_make_config(const td_checkpoint *ck, const td_gguf *g, json_t **config, json_t **generation,
-                              td_error *err) TD_MUST_CHECK;
+/* New references; NULL on failure. `ck` finds the tensors by both their names: what is not in the metadata (tied
+ * embeddings, layers without a V projection, the part of a head that turns) is read off them. n_draft_layers: of a file
+ * of heads that was joined to the model; 0: none. */
+td_status td_gguf_make_config(const td_checkpoint *ck, const td_gguf *g, uint32_t n_draft_layers, json_t **config,
+                              json_t **generation, td_error *err) TD_MUST_CHECK;
 
 #endif

@@ -29,6 +29,15 @@ static const pair gemma4_model[] = {
     {NULL, NULL},
 };
 
+/* What the converters of "gemma4_assistant" wrote instead. */
+static const pair gemma4_early[] = {
+    {"mtp.pre_projection.weight", "pre_projection.weight"},
+    {"mtp.post_projection.weight", "post_projection.weight"},
+    {"mtp.centroids.weight", "masked_embedding.centroids.weight"},
+    {"mtp.token_ordering.weight", "masked_embedding.token_ordering"},
+    {NULL, NULL},
+};
+
 static const pair gemma4_block[] = {
     {"attn_norm.weight", "input_layernorm.weight"},
     {"attn_q.weight", "self_attn.q_proj.weight"},
@@ -135,6 +144,13 @@ static const char *find(const pair *table, const char *name) {
     return NULL;
 }
 
+/* The name of a tensor that belongs to no block. */
+static const char *find_global(td_gguf_arch arch, const char *name) {
+    const char *known =
+        find(arch == TD_GGUF_ARCH_GEMMA4 || arch == TD_GGUF_ARCH_GEMMA4_ASSISTANT ? gemma4_model : qwen35_model, name);
+    return known || arch != TD_GGUF_ARCH_GEMMA4_ASSISTANT ? known : find(gemma4_early, name);
+}
+
 /* "blk.<number>.<rest>": the rest and the number; NULL: not of this form. One spelling a number. */
 static const char *after_block(const char *name, uint32_t *number) {
     char *end;
@@ -154,7 +170,7 @@ bool td_gguf_known_name(td_gguf_arch arch, uint32_t n_trunk_layers, const char *
     uint32_t i;
     const char *rest = after_block(name, &i), *known;
     if (!rest) {
-        known = find(gemma ? gemma4_model : qwen35_model, name);
+        known = find_global(arch, name);
         if (known)
             snprintf(out, TD_GGUF_KNOWN_NAME_SIZE, "%s", known);
         return known != NULL;

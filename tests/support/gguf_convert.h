@@ -4,6 +4,8 @@
  *
  *   gguf_convert(dir, "model.gguf", TD_FORMAT_Q8_0);
  *
+ * gguf_convert_with has what other converters of the field write.
+ *
  * Any failure ends the program with a message: this is no part of the product. The tables here were written apart from
  * the loader's, so that each checks the other. */
 #ifndef TD_TESTS_GGUF_CONVERT_H
@@ -24,6 +26,18 @@
 
 #define GGUF_CONVERT_MAX 8192
 
+typedef struct gguf_convert_options {
+    td_format matrices; /* of what is no vector, norm, router or convolution: F32, F16, BF16, or td_block_encodes */
+    bool decoded;       /* as F32, with the values that the format would have left */
+    bool early;         /* assistants: gemma4_assistant and its names */
+    bool clusters;      /* assistants: with their centroids and token ordering */
+    bool no_heads;      /* Qwen: the trunk alone (--no-mtp) */
+    bool only_heads;    /* Qwen: the draft layer with copies of the trunk's tables (--mtp) */
+    bool own_tables; /* Qwen: the draft layer has an embedding, its rows in reverse, and the trunk's head twice as large
+                      */
+    bool no_head_norm; /* Qwen: the draft layer has no norm of its own before the head */
+} gguf_convert_options;
+
 typedef struct gguf_conversion {
     td_checkpoint *ck;
     const json_t *text, *root;
@@ -32,8 +46,7 @@ typedef struct gguf_conversion {
     size_t n;
     void *owned[3 * GGUF_CONVERT_MAX];
     size_t n_owned;
-    td_format matrices; /* of what is no vector, norm, router or convolution */
-    bool decoded;       /* store the matrices' rounded values, as F32 */
+    gguf_convert_options opt;
     const char *arch;
     bool qwen, assistant;
     bool raw; /* Qwen: norms lack their 1 */
@@ -127,8 +140,8 @@ static inline td_format convert_format(const gguf_conversion *c, const char *nam
     if (n_dims < 2 || convert_ends(name, "_norm.weight") || strstr(name, "ffn_gate_inp") ||
         strstr(name, "ssm_conv1d") || !convert_ends(name, ".weight"))
         return TD_FORMAT_F32;
-    uint32_t block = td_block_elements(c->matrices);
-    return block && n_in % block ? TD_FORMAT_F16 : c->matrices;
+    uint32_t block = td_block_elements(c->opt.matrices);
+    return block && n_in % block ? TD_FORMAT_F16 : c->opt.matrices;
 }
 
 static inline void convert_encode(td_format f, uint8_t *to, const float *x, size_t n) {
@@ -165,7 +178,7 @@ static inline void convert_put(gguf_conversion *c, const char *name, const float
     uint8_t *data = convert_keep(c, td_malloc_aligned(t->size + 64));
     convert_encode(f, data, x, n);
     t->data = data;
-    if (c->decoded && f != TD_FORMAT_F32) {
+    if (c->opt.decoded && f != TD_FORMAT_F32) {
         float *values = convert_keep(c, td_malloc_aligned(n * sizeof *values + 64));
         if (block)
             td_block_row_f32(f, data, n, values);
@@ -220,6 +233,13 @@ static const convert_pair convert_gemma4[] = {
     {NULL, NULL},
 };
 
+/* Of an assistant, what early converters called otherwise. */
+static const convert_pair convert_early[] = {
+    {"pre_projection.weight", "mtp.pre_projection.weight"},
+    {"post_projection.weight", "mtp.post_projection.weight"},
+    {NULL, NULL},
+};
+
 static const convert_pair convert_qwen35[] = {
     {"embed_tokens.weight", "token_embd.weight"},
     {"lm_head.weight", "output.weight"},
@@ -267,6 +287,11 @@ static inline bool convert_name(const gguf_conversion *c, const char *plain, cha
         rest = plain + used;
         layer += c->n_layers;
     }
+    for (const convert_pair *p = convert_early; p->published && c->opt.early; p++)
+        if (strcmp(p->published, plain) == 0) {
+            snprintf(out, 160, "%s", p->gguf);
+            return true;
+        }
     for (const convert_pair *p = c->qwen ? convert_qwen35 : convert_gemma4; p->published; p++) {
         if (rest && p->published[0] == '*' && strcmp(p->published + 1, rest) == 0) {
             snprintf(out, 160, "blk.%u.%s", layer, p->gguf);
@@ -383,14 +408,75 @@ static inline bool convert_qwen_experts(gguf_conversion *c, const char *plain) {
     return true;
 }
 
+/* Centroids as any matrix, the ordering as 32-bit numbers. */
+static inline void convert_cluster(gguf_conversion *c, const char *plain) {
+    uint64_t dims[4] = {0};
+    int n_dims = 0;
+    if (!convert_ends(plain, "token_ordering")) {
+        float *x = convert_load(c, plain, dims, &n_dims);
+        convert_put(c, c->opt.early ? "mtp.centroids.weight" : "masked_embd_centroids.weight", x, n_dims, dims);
+        return;
+    }
+    const td_tensor *t = td_checkpoint_find(c->ck, plain);
+    if (t->dtype != TD_DTYPE_I64 || t->n_dims != 1)
+        convert_die("%s is %s", plain, td_dtype_name(t->dtype));
+    const size_t n = (size_t)t->dim[0];
+    int32_t *order = convert_keep(c, td_malloc_aligned(n * sizeof *order + 64));
+    for (size_t i = 0; i < n; i++) {
+        int64_t id;
+        memcpy(&id, t->data + i * 8, 8);
+        order[i] = (int32_t)id;
+    }
+    c->tensor[c->n++] = (td_tensor){.name = c->opt.early ? "mtp.token_ordering.weight" : "masked_embd_ordering",
+                                    .dtype = TD_DTYPE_I32,
+                                    .n_dims = 1,
+                                    .dim = {n},
+                                    .data = (const uint8_t *)order,
+                                    .size = n * sizeof *order};
+}
+
+/* Whether a tensor goes into the file. */
+static inline bool convert_wants(const gguf_conversion *c, const char *plain) {
+    const bool head = strncmp(plain, "mtp.", 4) == 0;
+    if (c->opt.no_head_norm && strcmp(plain, "mtp.norm.weight") == 0)
+        return false;
+    if (c->opt.only_heads && !head)
+        return strncmp(plain, "layers.", 7) != 0;
+    return !(c->opt.no_heads && head);
+}
+
+/* Tables for the draft layer, made of the trunk's. */
+static inline void convert_own_tables(gguf_conversion *c) {
+    uint64_t dims[4] = {0};
+    int n_dims = 0;
+    char name[64];
+    const char *head = td_checkpoint_find(c->ck, "lm_head.weight") ? "lm_head.weight" : "embed_tokens.weight";
+    float *x = convert_load(c, "embed_tokens.weight", dims, &n_dims), *h = convert_load(c, head, dims, &n_dims);
+    const size_t n = (size_t)dims[0], d = (size_t)dims[1];
+    float *turned = convert_keep(c, td_malloc_aligned(n * d * sizeof *turned + 64));
+    for (size_t i = 0; i < n; i++)
+        memcpy(turned + i * d, x + (n - 1 - i) * d, d * sizeof *x);
+    for (size_t i = 0; i < n * d; i++)
+        h[i] *= 2;
+    snprintf(name, sizeof name, "blk.%u.nextn.embed_tokens.weight", c->n_layers);
+    convert_put(c, name, turned, 2, dims);
+    snprintf(name, sizeof name, "blk.%u.nextn.shared_head_head.weight", c->n_layers);
+    convert_put(c, name, h, 2, dims);
+}
+
 static inline void convert_tensors(gguf_conversion *c) {
     for (size_t i = 0; i < td_checkpoint_n_tensors(c->ck); i++) {
         const char *full = td_checkpoint_tensor_at(c->ck, i)->name, *plain = td_model_plain_name(full);
         char name[160];
         uint64_t dims[4] = {0};
         int n_dims = 0;
-        if (convert_ends(plain, ".scales") || convert_ends(plain, ".biases") || strstr(plain, "masked_embedding"))
+        if (convert_ends(plain, ".scales") || convert_ends(plain, ".biases") || !convert_wants(c, plain))
             continue;
+        if (strstr(plain, "masked_embedding")) {
+            if (c->opt.clusters)
+                convert_cluster(c, plain);
+            continue;
+        }
         if (c->qwen && convert_qwen_experts(c, plain))
             continue;
         if (!convert_name(c, plain, name))
@@ -400,6 +486,8 @@ static inline void convert_tensors(gguf_conversion *c) {
             convert_qwen_values(c, plain, x, &n_dims, dims);
         convert_put(c, name, x, n_dims, dims);
     }
+    if (c->opt.own_tables)
+        convert_own_tables(c);
 }
 
 /* ---- metadata ---- */
@@ -457,8 +545,14 @@ static inline void convert_gemma_metadata(gguf_conversion *c) {
         convert_put_u32(c, "expert_feed_forward_length", convert_int(c, "moe_intermediate_size", 0));
     }
     if (c->assistant) {
-        convert_put_u32(c, "embedding_length_out", (uint32_t)convert_real(c->root, "backbone_hidden_size", 0));
-        convert_put_u32(c, "nextn_predict_layers", n);
+        const uint32_t width = (uint32_t)convert_real(c->root, "backbone_hidden_size", 0);
+        convert_put_u32(c, c->opt.early ? "n_embd_backbone" : "embedding_length_out", width);
+        if (!c->opt.early)
+            convert_put_u32(c, "nextn_predict_layers", n);
+        if (c->opt.clusters) {
+            convert_put_u32(c, "n_centroids", convert_int(c, "num_centroids", 0));
+            convert_put_u32(c, "centroid_top_k", convert_int(c, "centroid_intermediate_top_k", 0));
+        }
     }
     float *factors = convert_keep(c, td_malloc_aligned(full_dim * sizeof *factors));
     const uint32_t turning = (uint32_t)(full_dim * convert_real(full, "partial_rotary_factor", 1) / 2);
@@ -512,7 +606,10 @@ static inline void convert_open(gguf_conversion *c, const char *dir) {
     const char *type = json_string_value(json_object_get(c->root, "model_type"));
     c->qwen = strncmp(type, "qwen3_5", 7) == 0;
     c->assistant = strstr(type, "assistant") != NULL;
-    c->arch = c->qwen ? (strstr(type, "moe") ? "qwen35moe" : "qwen35") : c->assistant ? "gemma4-assistant" : "gemma4";
+    c->arch = c->qwen         ? (strstr(type, "moe") ? "qwen35moe" : "qwen35")
+              : !c->assistant ? "gemma4"
+              : c->opt.early  ? "gemma4_assistant"
+                              : "gemma4-assistant";
     if (td_model_alias_plain_names(c->ck, &err) != TD_OK)
         convert_die("%s", err.message);
     c->n_layers = convert_int(c, "num_hidden_layers", 0);
@@ -524,18 +621,16 @@ static inline void convert_open(gguf_conversion *c, const char *dir) {
     c->raw = conv && conv->dim[conv->n_dims - 1] != 1;
 }
 
-/* Writes `dir` as the GGUF file `path`, matrices in the given format: F32, F16, BF16 or one that td_block_encodes.
- * decoded: as F32, with the values that the format would have left. */
-static inline void gguf_convert_as(const char *dir, const char *path, td_format matrices, bool decoded) {
+/* Writes `dir` as the GGUF file `path`. */
+static inline void gguf_convert_with(const char *dir, const char *path, const gguf_convert_options *opt) {
     gguf_conversion *c = td_calloc(1, sizeof *c);
     td_error err;
     if (!c)
         convert_die("out of memory");
-    c->matrices = matrices;
-    c->decoded = decoded;
+    c->opt = *opt;
     convert_open(c, dir);
     td_gguf_writer_init(&c->w);
-    const uint32_t n_draft = c->qwen && td_checkpoint_find(c->ck, "mtp.fc.weight") ? 1 : 0;
+    const uint32_t n_draft = c->qwen && !opt->no_heads && td_checkpoint_find(c->ck, "mtp.fc.weight") ? 1 : 0;
     td_gguf_put_string(&c->w, "general.architecture", c->arch, strlen(c->arch));
     td_gguf_put_string(&c->w, "general.type", "model", 5);
     td_gguf_put_string(&c->w, "general.name", "tandem synthetic", 16);
@@ -557,6 +652,10 @@ static inline void gguf_convert_as(const char *dir, const char *path, td_format 
     td_gguf_writer_free(&c->w);
     td_checkpoint_close(&c->ck);
     td_free(c);
+}
+
+static inline void gguf_convert_as(const char *dir, const char *path, td_format matrices, bool decoded) {
+    gguf_convert_with(dir, path, &(gguf_convert_options){.matrices = matrices, .decoded = decoded});
 }
 
 static inline void gguf_convert(const char *dir, const char *path, td_format matrices) {
