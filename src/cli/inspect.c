@@ -247,11 +247,15 @@ static long long experts_used(const json_t *c) {
 
 static void print_heads(const subject *s) {
     const td_model_info *i = &s->model->info;
+    if (td_checkpoint_note(s->ck)[0])
+        printf("  note: %s\n", td_checkpoint_note(s->ck));
     if (i->has_mtp)
         printf("  draft heads: inside the checkpoint (%u tensors)%s\n", s->census.n_draft_tensors,
                i->mtp_loaded ? "" : ", left alone");
     else if (i->mtp_promised || s->census.n_draft_tensors > 0)
         printf("  draft heads: none that can run: %s\n", i->mtp_reason);
+    else if (td_checkpoint_assistant(s->ck))
+        printf("  draft heads: none inside; its assistant is %s\n", td_checkpoint_assistant(s->ck));
     else if (strcmp(i->family, "gemma4") == 0)
         printf("  draft heads: none inside; takes an assistant made for a trunk of width %u\n", i->n_embd);
     else

@@ -173,7 +173,8 @@ static void suggest_assistant(const td_opened *o, const td_model_args *args) {
     char *found = NULL;
     bool asked = args->mtp.given || args->no_mtp.given || args->assistant.given || args->draft_model.given ||
                  args->lookup.given || args->num_mtp_tokens.given;
-    if (!args->model.given || asked || args->quiet.given || strcmp(o->info->family, "gemma4") != 0)
+    if (!args->model.given || asked || args->quiet.given || o->info->mtp_active ||
+        strcmp(o->info->family, "gemma4") != 0)
         return;
     if (td_hub_suggest_assistant(o->trunk, o->hub_cache, &found, NULL) == TD_OK && found)
         td_report_note("tandem: an assistant for it is at %s: --mtp-assistant-model %s", found, found);

@@ -105,8 +105,8 @@ static td_status open_checkpoint(td_engine *e, const td_engine_options *o, const
     return st == TD_OK ? TD_OK : td_error_prefix(err, st, "%s", what);
 }
 
-static td_status open_assistant(td_engine *e, const td_engine_options *o, td_error *err) {
-    TD_TRY(open_checkpoint(e, o, o->assistant, "assistant", err));
+static td_status open_assistant(td_engine *e, const td_engine_options *o, const char *path_or_id, td_error *err) {
+    TD_TRY(open_checkpoint(e, o, path_or_id, "assistant", err));
     td_drafter_options d = td_drafter_options_default();
     d.max_seqs = o->parallel;
     d.bits = head_bits(e, o->mtp_bits);
@@ -114,6 +114,21 @@ static td_status open_assistant(td_engine *e, const td_engine_options *o, td_err
     d.log = &e->log;
     td_status st = td_drafter_assistant_open(&e->drafter, e->drafter_ck, e->model, &d, err);
     return st == TD_OK ? TD_OK : td_error_prefix(err, st, "assistant");
+}
+
+/* An assistant that lies beside the trunk. Where heads were asked for it must fit; otherwise a misfit is a reason. */
+static td_status open_found_assistant(td_engine *e, const td_engine_options *o, td_error *err) {
+    td_error why;
+    td_status st = open_assistant(e, o, td_checkpoint_assistant(e->ck), o->mtp ? err : &why);
+    if (st == TD_OK || o->mtp)
+        return st;
+    if (st == TD_E_NOMEM)
+        return td_fail(err, st, "%s", why.message);
+    td_drafter_close(&e->drafter);
+    td_checkpoint_close(&e->drafter_ck);
+    td_log_warn(&e->log, "%s", why.message);
+    snprintf(e->reason, sizeof e->reason, "%s", why.message);
+    return TD_OK;
 }
 
 static td_status open_heads(td_engine *e, const td_engine_options *o, td_error *err) {
@@ -172,8 +187,12 @@ static td_status open_lookup(td_engine *e, const td_engine_options *o, td_error 
 /* Why nothing drafts, when nothing was asked for. */
 static void explain(td_engine *e, const td_engine_options *o) {
     const td_model_info *info = &e->model->info;
+    if (e->reason[0]) /* said already */
+        return;
     if (o->no_mtp)
         snprintf(e->reason, sizeof e->reason, "switched off (--no-mtp)");
+    else if (td_checkpoint_note(e->ck)[0])
+        snprintf(e->reason, sizeof e->reason, "%s", td_checkpoint_note(e->ck));
     else if (info->mtp_reason[0])
         snprintf(e->reason, sizeof e->reason, "%s", info->mtp_reason);
     else
@@ -188,6 +207,8 @@ static td_status check_heads(const td_engine *e, const td_engine_options *o, td_
     if (info->mtp_promised || o->no_mtp || !(o->mtp || o->mtp_bits || o->mtp_shortlist))
         return TD_OK;
     const char *option = o->mtp ? "--mtp" : o->mtp_bits ? "--mtp-bits" : "--mtp-shortlist";
+    if (td_checkpoint_note(e->ck)[0])
+        return td_fail(err, TD_E_MODEL, "%s: %s, but %s", e->trunk_path, option, td_checkpoint_note(e->ck));
     return td_fail(err, TD_E_MODEL, "%s: %s, but the checkpoint holds no draft heads (family %s)%s", e->trunk_path,
                    option, info->family,
                    strcmp(info->family, "gemma4") == 0 ? "; give its assistant with --mtp-assistant-model" : "");
@@ -196,11 +217,13 @@ static td_status check_heads(const td_engine *e, const td_engine_options *o, td_
 static td_status open_drafter(td_engine *e, const td_engine_options *o, td_error *err) {
     const td_model_info *info = &e->model->info;
     if (o->assistant)
-        TD_TRY(open_assistant(e, o, err));
+        TD_TRY(open_assistant(e, o, o->assistant, err));
     else if (o->draft_model)
         TD_TRY(open_draft_model(e, o, err));
     else if (info->mtp_loaded)
         TD_TRY(open_heads(e, o, err));
+    else if (td_checkpoint_assistant(e->ck) && !o->no_mtp && !o->mtp_shortlist)
+        TD_TRY(open_found_assistant(e, o, err));
     else
         TD_TRY(check_heads(e, o, err));
     return o->lookup ? open_lookup(e, o, err) : TD_OK;

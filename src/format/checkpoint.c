@@ -242,12 +242,17 @@ static td_status open_single(td_checkpoint *ck, td_error *err) {
 
 /* A directory of safetensors, unless it holds a GGUF model and no safetensors. */
 static td_status open_any_directory(td_checkpoint *ck, td_error *err) {
-    char *gguf;
-    TD_TRY(td_checkpoint_find_gguf(ck->path, &gguf, err));
-    if (!gguf)
-        return open_directory(ck, ck->path, NULL, err);
-    td_status st = td_checkpoint_open_gguf(ck, gguf, err);
-    td_free(gguf);
+    td_gguf_files files;
+    TD_TRY(td_checkpoint_find_gguf(ck->path, &files, err));
+    if (files.several[0])
+        snprintf(ck->note, sizeof ck->note,
+                 "several files of draft heads lie beside the model, among them %s, and none is used: expected one",
+                 files.several);
+    td_status st = files.model ? td_checkpoint_open_gguf(ck, files.model, files.heads, err)
+                               : open_directory(ck, ck->path, NULL, err);
+    td_gguf_files_free(&files);
+    if (st == TD_OK && ck->note[0])
+        td_log_warn(&ck->log, "%s: %s", ck->path, ck->note);
     return st;
 }
 
@@ -256,8 +261,10 @@ static td_status open_path(td_checkpoint *ck, td_error *err) {
         return open_any_directory(ck, err);
     if (!entry_exists(ck->path))
         return td_fail(err, TD_E_NOTFOUND, "%s: no such file or directory", ck->path);
-    if (ends_with(ck->path, GGUF_SUFFIX))
-        return td_checkpoint_open_gguf(ck, ck->path, err);
+    if (ends_with(ck->path, GGUF_SUFFIX)) {
+        td_checkpoint_note_neighbour(ck);
+        return td_checkpoint_open_gguf(ck, ck->path, NULL, err);
+    }
     if (!ends_with(ck->path, WEIGHT_SUFFIX))
         return td_fail(err, TD_E_FORMAT, "%s: expected a model directory or a file ending in %s or %s", ck->path,
                        WEIGHT_SUFFIX, GGUF_SUFFIX);
@@ -301,6 +308,7 @@ void td_checkpoint_close(td_checkpoint **out) {
     td_free(ck->aliases);
     json_decref(ck->config);
     json_decref(ck->generation);
+    td_free(ck->assistant);
     td_free(ck->path);
     td_free(ck);
     *out = NULL;
@@ -314,6 +322,14 @@ const char *td_checkpoint_path(const td_checkpoint *ck) {
 
 const td_gguf *td_checkpoint_gguf(const td_checkpoint *ck) {
     return ck->n_ggufs ? ck->ggufs[0] : NULL;
+}
+
+const char *td_checkpoint_assistant(const td_checkpoint *ck) {
+    return ck->assistant;
+}
+
+const char *td_checkpoint_note(const td_checkpoint *ck) {
+    return ck->note;
 }
 
 const char *td_checkpoint_known_name(const td_checkpoint *ck, const td_tensor *t) {

@@ -20,7 +20,8 @@ typedef struct td_checkpoint td_checkpoint;
 
 /* Opens a directory (or, when `path` is a file ending in .safetensors, its directory restricted to that file), or a
  * GGUF model: a file ending in .gguf (of a split model, its first part), or a directory that holds exactly one model
- * in that format and no safetensors.
+ * in that format and no safetensors. A file of draft heads ("mtp-*.gguf") beside that model is joined to it when it
+ * holds the draft layers that the model lacks; an assistant there is td_checkpoint_assistant; alone it is the model.
  * Checks the shard index by the rules of the format (plain file names only, each mapped tensor present in the shard
  * named, no tensor in two shards). `log` gets warnings (tensors in a shard but not in the map). The log callback and
  * its user pointer are copied. Errors name the file: TD_E_NOTFOUND, TD_E_IO, TD_E_FORMAT, TD_E_NOMEM; of
@@ -35,6 +36,10 @@ const char *td_checkpoint_path(const td_checkpoint *ck);
 /* The GGUF file that the checkpoint is (of a split model, the first part), or NULL. Its weights follow that container's
  * conventions: norms have their 1, value heads of linear attention are tiled, "linear_attn.A" is -exp(A_log). */
 const td_gguf *td_checkpoint_gguf(const td_checkpoint *ck);
+/* The file of an assistant in the directory that was opened, beside its GGUF model, or NULL. */
+const char *td_checkpoint_assistant(const td_checkpoint *ck);
+/* Why a file of draft heads that lies beside a GGUF model is not used: a sentence that names it, or "". */
+const char *td_checkpoint_note(const td_checkpoint *ck);
 /* config.json's root object; generation_config.json's, or NULL. Borrowed. */
 const json_t *td_checkpoint_config(const td_checkpoint *ck);
 const json_t *td_checkpoint_generation_config(const td_checkpoint *ck);

@@ -192,10 +192,11 @@ static const char *base_of(const char *name) {
     return slash ? slash + 1 : name;
 }
 
-/* A whole model or the first piece of one. */
+/* A whole model or the first piece of one; no vision tower and no file of draft heads. */
 static bool is_model(const char *name) {
     unsigned piece, pieces;
-    if (!td_hub_gguf_is(name) || strncasecmp(base_of(name), "mmproj", 6) == 0)
+    if (!td_hub_gguf_is(name) || strncasecmp(base_of(name), "mmproj", 6) == 0 ||
+        strncasecmp(base_of(name), "mtp-", 4) == 0)
         return false;
     stem_of(name, &piece, &pieces);
     return piece == 1;

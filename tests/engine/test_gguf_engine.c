@@ -1,5 +1,6 @@
 /* test_gguf_engine.c - a GGUF file through the public interface: its tokenizer and its chat template are those of the
- * directory it was made from, and it drafts with an assistant, changing nothing. */
+ * directory it was made from, and it drafts with an assistant, changing nothing; drafters that lie beside a model are
+ * found. */
 #include "support/gguf_convert.h"
 
 #include "support/fixture.h"
@@ -85,7 +86,86 @@ static void a_gguf_file_is_a_model(void **state) {
     unlink(path);
 }
 
+/* ---- drafters beside the model ---- */
+
+static char dir[64], model[96], heads[96];
+
+static int make_dir(void **state) {
+    (void)state;
+    snprintf(dir, sizeof dir, "/tmp/tandem-beside-XXXXXX");
+    if (!mkdtemp(dir))
+        return -1;
+    snprintf(model, sizeof model, "%s/m.gguf", dir);
+    snprintf(heads, sizeof heads, "%s/mtp-m.gguf", dir);
+    return 0;
+}
+
+static int remove_dir(void **state) {
+    (void)state;
+    unlink(model);
+    unlink(heads);
+    return rmdir(dir);
+}
+
+static td_status open_beside(td_engine **e, const char *path, bool mtp, td_error *err) {
+    td_engine_options o = td_engine_options_default();
+    o.model = path;
+    o.mtp = mtp;
+    o.n_ctx = 256;
+    o.n_threads = 1;
+    return td_engine_open(e, &o, err);
+}
+
+static void expect_drafter(const char *path, const char *kind, const char *reason) {
+    td_engine *e;
+    ASSERT_OK(open_beside(&e, path, false, err));
+    const td_engine_info *i = td_engine_describe(e);
+    assert_string_equal(i->mtp_kind, kind);
+    assert_int_equal(i->mtp_active, kind[0] != '\0');
+    if (!strstr(i->mtp_reason, reason))
+        fail_msg("\"%s\", expected \"%s\"", i->mtp_reason, reason);
+    td_engine_close(&e);
+}
+
+static void convert(const char *name, const char *to, gguf_convert_options how) {
+    char from[512];
+    how.matrices = TD_FORMAT_F32;
+    gguf_convert_with(fixture_path(name, NULL, from, sizeof from), to, &how);
+}
+
+static void an_assistant_beside_a_trunk_drafts(void **state) {
+    (void)state;
+    td_engine *e;
+    td_error err;
+    convert("gemma4-ple", model, (gguf_convert_options){0});
+    expect_drafter(dir, "", "the checkpoint holds no draft heads");
+    convert("gemma4-ple-assistant", heads, (gguf_convert_options){.clusters = true});
+    expect_drafter(dir, "assistant", "");
+    expect_drafter(model, "", "mtp-m.gguf lies beside the model and is not used: the model was named by its file");
+    convert("gemma4-moe-assistant", heads, (gguf_convert_options){0});
+    expect_drafter(dir, "", "mtp-m.gguf");
+    assert_int_equal(open_beside(&e, dir, true, &err), TD_E_MODEL);
+    assert_non_null(strstr(err.message, "mtp-m.gguf"));
+}
+
+static void heads_beside_a_trunk_draft(void **state) {
+    (void)state;
+    td_engine *e;
+    td_error err;
+    convert("qwen35-moe", model, (gguf_convert_options){.no_heads = true});
+    expect_drafter(dir, "", "the checkpoint has no draft heads");
+    convert("qwen35-moe", heads, (gguf_convert_options){.only_heads = true});
+    expect_drafter(dir, "heads", "");
+    convert("qwen35-dense", heads, (gguf_convert_options){.only_heads = true});
+    expect_drafter(dir, "", "mtp-m.gguf lies beside the model and is not used");
+    assert_int_equal(open_beside(&e, dir, true, &err), TD_E_MODEL);
+    assert_non_null(strstr(err.message, "--mtp, but mtp-m.gguf lies beside the model and is not used"));
+}
+
+#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_gguf_file_is_a_model)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_gguf_file_is_a_model),
+                                       IN_DIR(an_assistant_beside_a_trunk_drafts), IN_DIR(heads_beside_a_trunk_draft)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

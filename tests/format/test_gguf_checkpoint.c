@@ -265,6 +265,83 @@ static void vectors_may_be_blocks(void **state) {
     td_checkpoint_close(&ck);
 }
 
+/* ---- assistants ---- */
+
+/* gemma4() under the other architecture: every key has another prefix, so its metadata is written anew. */
+static void assistant(maker *m, const char *arch, bool early) {
+    static char key[24][64];
+    static const struct {
+        const char *rest;
+        uint32_t v;
+    } ints[] = {{"block_count", 1},
+                {"context_length", 512},
+                {"embedding_length", 8},
+                {"attention.head_count", 2},
+                {"attention.head_count_kv", 1},
+                {"attention.key_length", 8},
+                {"attention.key_length_swa", 4},
+                {"attention.sliding_window", 32},
+                {"attention.shared_kv_layers", 1},
+                {"feed_forward_length", 32}};
+    const size_t n = sizeof ints / sizeof ints[0];
+    *m = (maker){0};
+    td_gguf_writer_init(&m->w);
+    td_gguf_put_string(&m->w, "general.architecture", arch, strlen(arch));
+    for (size_t i = 0; i < n; i++) {
+        snprintf(key[i], sizeof key[i], "%s.%s", arch, ints[i].rest);
+        put_u32(m, key[i], ints[i].v);
+    }
+    snprintf(key[n], sizeof key[n], "%s.attention.sliding_window_pattern", arch);
+    td_gguf_put_array(&m->w, key[n], TD_GGUF_BOOL, (const uint8_t[]){1}, 1);
+    snprintf(key[n + 1], sizeof key[n + 1], "%s.%s", arch, early ? "n_embd_backbone" : "embedding_length_out");
+    put_u32(m, key[n + 1], 16);
+    put_tensor(m, "token_embd.weight", 2, 10, 8);
+    put_tensor(m, early ? "mtp.pre_projection.weight" : "nextn.pre_projection.weight", 2, 8, 32);
+    put_tensor(m, early ? "mtp.post_projection.weight" : "nextn.post_projection.weight", 2, 16, 8);
+}
+
+static void put_clusters(maker *m, bool early) {
+    put_tensor(m, early ? "mtp.centroids.weight" : "masked_embd_centroids.weight", 2, 5, 8);
+    put_tensor(m, early ? "mtp.token_ordering.weight" : "masked_embd_ordering", 1, 10, 0);
+    m->t[m->n - 1].dtype = TD_DTYPE_I32;
+}
+
+static void expect_clusters(const char *path, bool ordered, json_int_t n, json_int_t used) {
+    td_checkpoint *ck = open_ok(path);
+    const json_t *c = td_checkpoint_config(ck);
+    assert_string_equal(json_string_value(json_object_get(c, "model_type")), "gemma4_assistant");
+    assert_int_equal(json_integer_value(json_object_get(c, "backbone_hidden_size")), 16);
+    assert_int_equal(json_is_true(json_object_get(c, "use_ordered_embeddings")), ordered);
+    assert_int_equal(json_integer_value(json_object_get(c, "num_centroids")), n);
+    assert_int_equal(json_integer_value(json_object_get(c, "centroid_intermediate_top_k")), used);
+    assert_non_null(td_checkpoint_find(ck, "pre_projection.weight"));
+    assert_non_null(td_checkpoint_find(ck, "post_projection.weight"));
+    assert_int_equal(td_checkpoint_find(ck, "masked_embedding.token_ordering") != NULL, n > 0);
+    td_checkpoint_close(&ck);
+}
+
+/* Both spellings of the architecture; clusters where the tensors are, by their keys or by what was published. */
+static void assistants_old_and_new(void **state) {
+    static const char *const archs[] = {"gemma4-assistant", "gemma4_assistant"};
+    for (int early = 0; early < 2; early++) {
+        maker m;
+        assistant(&m, archs[early], early);
+        expect_clusters(save(&m, *state, "a.gguf"), false, 0, 0);
+        assistant(&m, archs[early], early);
+        put_clusters(&m, early);
+        expect_clusters(save(&m, *state, "a.gguf"), true, 5, 5);
+    }
+    maker m;
+    assistant(&m, archs[1], true);
+    put_clusters(&m, true);
+    put_u32(&m, "gemma4_assistant.n_centroids", 5);
+    put_u32(&m, "gemma4_assistant.centroid_top_k", 3);
+    td_gguf_put_bool(&m.w, "gemma4_assistant.use_ordered_embeddings", true);
+    expect_clusters(save(&m, *state, "a.gguf"), true, 5, 3);
+    char known[TD_GGUF_KNOWN_NAME_SIZE];
+    assert_false(td_gguf_known_name(TD_GGUF_ARCH_GEMMA4, 1, "mtp.centroids.weight", known));
+}
+
 /* ---- what contradictions are told ---- */
 
 static void contradictions_are_told(void **state) {
@@ -300,6 +377,22 @@ static void contradictions_are_told(void **state) {
     qwen35(&m, false);
     td_gguf_put_array(&m.w, "qwen35.attention.recurrent_layers", TD_GGUF_BOOL, (const uint8_t[]){1}, 1);
     refused(&m, *state, TD_E_MODEL, "\"qwen35.attention.recurrent_layers\" has 1 entries, expected one a layer, 2");
+}
+
+static void nvfp4_with_a_factor_is_refused(void **state) {
+    maker m;
+    static const uint8_t block[36];
+    gemma4(&m);
+    m.t[m.n++] = (td_tensor){.name = "blk.0.attn_q.weight",
+                             .dtype = TD_DTYPE_BLOCKS,
+                             .blocks = TD_FORMAT_NVFP4_BLOCK,
+                             .n_dims = 2,
+                             .dim = {1, 64},
+                             .data = block,
+                             .size = sizeof block};
+    put_tensor(&m, "blk.0.attn_q.scale", 1, 1, 0);
+    refused(&m, *state, TD_E_UNSUPPORTED,
+            "tensor \"blk.0.attn_q.scale\": NVFP4 with scales of whole tensors is not read");
 }
 
 /* Widths a layer that the published configuration cannot say. */
@@ -419,6 +512,137 @@ static void every_allocation_may_fail(void **state) {
     }
 }
 
+/* ---- draft heads beside the model ---- */
+
+/* The trunk of qwen35() alone, or its draft layer with copies of the trunk's tables. */
+static void half_of_qwen35(maker *m, bool heads) {
+    size_t kept = 0;
+    qwen35(m, false);
+    char *count = memmem(m->w.pairs.data, m->w.pairs.size, "qwen35.block_count", 18);
+    char *draft = memmem(m->w.pairs.data, m->w.pairs.size, "qwen35.nextn_predict_layers", 27);
+    if (!heads) {
+        count[18 + 4] = 2;
+        draft[27 + 4] = 0;
+    }
+    for (size_t i = 0; i < m->n; i++)
+        if (strncmp(m->t[i].name, "blk.", 4) != 0 || (strncmp(m->t[i].name, "blk.2.", 6) == 0) == heads)
+            m->t[kept++] = m->t[i];
+    m->n = kept;
+}
+
+static void draft_layers_are_joined(void **state) {
+    maker m;
+    half_of_qwen35(&m, false);
+    save(&m, *state, "m.gguf");
+    td_checkpoint *ck = open_ok(*state);
+    const size_t alone = td_checkpoint_file_bytes(ck);
+    assert_null(td_checkpoint_find(ck, "mtp.fc.weight"));
+    assert_int_equal(json_integer_value(json_object_get(td_checkpoint_config(ck), "mtp_num_hidden_layers")), 0);
+    td_checkpoint_close(&ck);
+
+    half_of_qwen35(&m, true);
+    save(&m, *state, "mtp-m.gguf");
+    ck = open_ok(*state);
+    assert_string_equal(td_checkpoint_note(ck), "");
+    assert_null(td_checkpoint_assistant(ck));
+    assert_true(td_checkpoint_file_bytes(ck) > alone);
+    assert_int_equal(td_checkpoint_n_tensors(ck), 4 + 2); /* the copies are left alone */
+    assert_non_null(td_checkpoint_find(ck, "mtp.fc.weight"));
+    assert_non_null(td_checkpoint_find(ck, "mtp.layers.0.self_attn.q_proj.weight"));
+    assert_int_equal(json_integer_value(json_object_get(td_checkpoint_config(ck), "mtp_num_hidden_layers")), 1);
+    assert_int_equal(json_integer_value(json_object_get(td_checkpoint_config(ck), "num_hidden_layers")), 2);
+    td_checkpoint_close(&ck);
+
+    unlink(in_dir(*state, "m.gguf"));
+    td_error err;
+    assert_int_equal(td_checkpoint_open(&ck, *state, NULL, &err), TD_E_MODEL);
+    assert_non_null(strstr(err.message, "draft heads without a model; put the file beside its model"));
+}
+
+static void expect_note(const char *dir, const char *note) {
+    td_checkpoint *ck = open_ok(dir);
+    if (!strstr(td_checkpoint_note(ck), note))
+        fail_msg("\"%s\", expected \"%s\"", td_checkpoint_note(ck), note);
+    assert_null(td_checkpoint_find(ck, "mtp.layers.1.self_attn.q_proj.weight"));
+    td_checkpoint_close(&ck);
+}
+
+static void heads_that_do_not_fit_are_noted(void **state) {
+    maker m;
+    qwen35(&m, false);
+    save(&m, *state, "m.gguf");
+    half_of_qwen35(&m, true);
+    save(&m, *state, "mtp-m.gguf");
+    expect_note(*state, "mtp-m.gguf lies beside the model and is not used: the model has draft heads of its own");
+
+    half_of_qwen35(&m, false);
+    save(&m, *state, "m.gguf");
+    half_of_qwen35(&m, true);
+    *(char *)memmem(m.w.pairs.data, m.w.pairs.size, "qwen35.block_count", 18) = 'Q';
+    put_u32(&m, "qwen35.block_count", 4);
+    save(&m, *state, "mtp-m.gguf");
+    expect_note(*state, "it was made for 3 layers of width 16, but the model has 2 of width 16");
+
+    half_of_qwen35(&m, false);
+    save(&m, *state, "mtp-m.gguf");
+    expect_note(*state, "it has no draft layers");
+    gemma4(&m);
+    save(&m, *state, "mtp-m.gguf");
+    expect_note(*state, "it holds no heads for a model of this architecture");
+    put_text(*state, "mtp-m.gguf", "rubbish");
+    expect_note(*state, "mtp-m.gguf: byte 0: not a GGUF file");
+    put_text(*state, "mtp-n.gguf", "rubbish");
+    expect_note(*state, "several files of draft heads lie beside the model, among them mtp-");
+}
+
+static void an_assistant_beside_its_trunk(void **state) {
+    maker m;
+    gemma4(&m);
+    save(&m, *state, "m.gguf");
+    assistant(&m, "gemma4-assistant", false);
+    save(&m, *state, "mtp-m.gguf");
+    td_checkpoint *ck = open_ok(*state);
+    assert_string_equal(td_checkpoint_assistant(ck), in_dir(*state, "mtp-m.gguf"));
+    assert_string_equal(td_checkpoint_note(ck), "");
+    td_checkpoint_close(&ck);
+    ck = open_ok(in_dir(*state, "m.gguf"));
+    assert_null(td_checkpoint_assistant(ck));
+    assert_non_null(strstr(td_checkpoint_note(ck), "mtp-m.gguf lies beside the model and is not used: the model was "
+                                                   "named by its file"));
+    td_checkpoint_close(&ck);
+    ck = open_ok(in_dir(*state, "mtp-m.gguf"));
+    assert_string_equal(td_checkpoint_note(ck), "");
+    td_checkpoint_close(&ck);
+    unlink(in_dir(*state, "m.gguf"));
+    ck = open_ok(*state);
+    assert_string_equal(json_string_value(json_object_get(td_checkpoint_config(ck), "model_type")), "gemma4_assistant");
+    td_checkpoint_close(&ck);
+}
+
+static void every_allocation_of_joined_files_may_fail(void **state) {
+    maker m;
+    count_jansson();
+    half_of_qwen35(&m, false);
+    save(&m, *state, "m.gguf");
+    half_of_qwen35(&m, true);
+    save(&m, *state, "mtp-m.gguf");
+    for (long k = 0;; k++) {
+        td_checkpoint *ck;
+        td_error err;
+        long live = td_alloc_live();
+        td_alloc_fail_at(k);
+        td_status st = td_checkpoint_open(&ck, *state, NULL, &err);
+        bool struck = td_alloc_failed();
+        td_alloc_fail_at(-1);
+        if (st != (struck ? TD_E_NOMEM : TD_OK))
+            fail_msg("allocation %ld: %d \"%s\"", k, st, st == TD_OK ? "" : err.message);
+        td_checkpoint_close(&ck);
+        assert_int_equal(td_alloc_live(), live);
+        if (!struck)
+            break;
+    }
+}
+
 #define IN_DIR(test) cmocka_unit_test_setup_teardown(test, temp_dir_setup, temp_dir_teardown)
 
 int main(void) {
@@ -433,6 +657,12 @@ int main(void) {
         IN_DIR(a_split_model_is_whole),
         IN_DIR(a_directory_with_one_model),
         IN_DIR(every_allocation_may_fail),
+        IN_DIR(assistants_old_and_new),
+        IN_DIR(draft_layers_are_joined),
+        IN_DIR(heads_that_do_not_fit_are_noted),
+        IN_DIR(an_assistant_beside_its_trunk),
+        IN_DIR(every_allocation_of_joined_files_may_fail),
+        IN_DIR(nvfp4_with_a_factor_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

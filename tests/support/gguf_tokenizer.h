@@ -44,8 +44,11 @@ static inline void convert_synthetic_words(td_gguf_writer *w, uint32_t n, bool q
         else if (i < 260 && !qwen) {
             snprintf(word, sizeof word, "<0x%02X>", i - 4);
             types[i] = 6;
-        } else
+        } else if (i == (qwen ? 6 : 262)) { /* what the one merge makes */
+            snprintf(word, sizeof word, "w%uw%u", i - 2, i - 1);
+        } else {
             snprintf(word, sizeof word, "w%u", i);
+        }
         td_gguf_add_string(w, word, strlen(word));
     }
     td_gguf_put_array(w, "tokenizer.ggml.token_type", TD_GGUF_I32, types, n);
