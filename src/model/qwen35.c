@@ -162,13 +162,18 @@ static td_status forward(td_model *m, const td_pass *p, td_error *err) {
 
 /* ---- a pass of the draft head ---- */
 
+/* The head's own table where it has one. */
+static const td_matrix *table(const td_matrix *own, const td_matrix *trunk) {
+    return own->data ? own : trunk;
+}
+
 /* z = W_fc [ RMS(E[token]; embed_norm) ; RMS(hidden; hidden_norm) ], which then is the layer's stream. */
 static void join(qwen35 *g, const td_head_pass *p, float *z) {
     td_backend *be = g->base.be;
     const td_backend_ops *op = be->ops;
     uint32_t n = p->n_rows, d = g->c.n_embd;
     float *hidden = g->halves + (size_t)g->base.opt.max_rows * d;
-    embed(&g->base, g->halves, p->token, n);
+    op->embed(be, g->halves, table(&g->head.embed, &g->embed), p->token, n, 1.0f);
     op->rmsnorm(be, g->halves, g->halves, g->head.embed_norm, n, d, g->c.eps);
     op->rmsnorm(be, hidden, p->hidden, g->head.hidden_norm, n, d, g->c.eps);
     op->gather(be, g->joined, g->halves, g->half_row, 2 * n, d);
@@ -177,15 +182,15 @@ static void join(qwen35 *g, const td_head_pass *p, float *z) {
 
 static void head_outputs(qwen35 *g, const td_head_pass *p, const td_qwen35_rows *r) {
     td_backend *be = g->base.be;
+    const td_matrix *lm_head = table(&g->head.lm_head, &g->lm_head);
     uint32_t d = g->c.n_embd;
     be->ops->rmsnorm(be, p->out, r->s.x, g->head.norm, p->n_out, d, g->c.eps);
     if (!p->word) {
-        be->ops->linear(be, p->out, p->n_out, &(td_linear_out){&g->lm_head, p->logits}, 1);
+        be->ops->linear(be, p->out, p->n_out, &(td_linear_out){lm_head, p->logits}, 1);
         return;
     }
     for (uint32_t i = 0; i < p->n_out; i++)
-        be->ops->rows_dot(be, p->logits + (size_t)i * p->n_words, p->out + (size_t)i * d, &g->lm_head, p->word,
-                          p->n_words);
+        be->ops->rows_dot(be, p->logits + (size_t)i * p->n_words, p->out + (size_t)i * d, lm_head, p->word, p->n_words);
 }
 
 static td_status check_head_pass(const qwen35 *g, const td_head_pass *p, td_error *err) {
@@ -247,7 +252,7 @@ static void commit_state(td_model *m, void *state, uint32_t n) {
 
 static td_status adopt(td_model *m, td_loading *l, td_error *err) {
     qwen35 *g = self(m);
-    TD_TRY(td_model_load_all(m->be, (td_matrix *const[]){&g->lm_head, &g->head.fc}, 2, l, err));
+    TD_TRY(td_model_load_all(m->be, (td_matrix *const[]){&g->lm_head, &g->head.fc, &g->head.lm_head}, 3, l, err));
     for (uint32_t i = 0; i < g->c.n_layers; i++)
         TD_TRY(td_qwen35_layer_adopt(&g->layer[i], m->be, l, err));
     return td_qwen35_layer_adopt(&g->head.layer, m->be, l, err);

@@ -34,7 +34,7 @@ typedef struct td_qwen35_config {
     bool tied;
     bool gguf;                            /* the conventions of that container: see td_checkpoint_gguf */
     uint32_t n_mtp;                       /* draft layers that the config promises */
-    bool mtp_own_embeddings;              /* ... with tables of their own */
+    bool mtp_own_embeddings;              /* ... with tables of their own, as it says */
     uint32_t n_full, n_delta;             /* layers of each kind */
     bool full[TD_QWEN35_MAX_LAYERS];      /* full attention, else delta rule */
     uint32_t index[TD_QWEN35_MAX_LAYERS]; /* among the layers of its kind */
@@ -71,6 +71,7 @@ typedef struct td_qwen35_layer {
 typedef struct td_qwen35_head {
     float *embed_norm, *hidden_norm, *norm; /* [n_embd] */
     td_matrix fc;                           /* [n_embd][embedding, hidden] */
+    td_matrix embed, lm_head;               /* its own; unset: the trunk's */
     td_qwen35_layer layer;
 } td_qwen35_head;
 

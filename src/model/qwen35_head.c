@@ -3,7 +3,10 @@
  * A config may promise a head that the files lost on the way (mlx-lm drops it), and a bundle may join a converted trunk
  * with a head as it was published. So whether there is one is read from the tensors, and whether its norms have their 1
  * is decided from its own norms: of a trained layer they average near 1 with it and near 0 without. The norms before fc
- * are small either way and follow the verdict. */
+ * are small either way and follow the verdict.
+ *
+ * An embedding and a word matrix of its own are optional; a head without has the trunk's. So is, in GGUF files, the
+ * last norm. */
 #include <stdio.h>
 #include <string.h>
 
@@ -18,10 +21,14 @@ static bool has_vector(const td_checkpoint *ck, const char *name) {
 
 /* The first part that is missing; NULL: none is. */
 static const char *missing_part(const td_checkpoint *ck, const td_qwen35_config *c) {
-    static const char *const vectors[] = {
-        "mtp.pre_fc_norm_embedding.weight", "mtp.pre_fc_norm_hidden.weight",         "mtp.norm.weight",
-        LAYER "input_layernorm.weight",     LAYER "post_attention_layernorm.weight", LAYER "self_attn.q_norm.weight",
-        LAYER "self_attn.k_norm.weight"};
+    static const char *const vectors[] = {"mtp.pre_fc_norm_embedding.weight",
+                                          "mtp.pre_fc_norm_hidden.weight",
+                                          LAYER "input_layernorm.weight",
+                                          LAYER "post_attention_layernorm.weight",
+                                          LAYER "self_attn.q_norm.weight",
+                                          LAYER "self_attn.k_norm.weight",
+                                          "mtp.norm.weight"};
+    const size_t n_vectors = sizeof vectors / sizeof vectors[0] - c->gguf; /* the last is optional there */
     static const char *const matrices[] = {"mtp.fc", LAYER "self_attn.q_proj", LAYER "self_attn.k_proj",
                                            LAYER "self_attn.v_proj", LAYER "self_attn.o_proj"};
     static const char *const dense[] = {LAYER "mlp.gate_proj", LAYER "mlp.up_proj", LAYER "mlp.down_proj"};
@@ -31,7 +38,7 @@ static const char *missing_part(const td_checkpoint *ck, const td_qwen35_config 
     for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++)
         if (!td_checkpoint_has_matrix(ck, matrices[i]))
             return matrices[i];
-    for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++)
+    for (size_t i = 0; i < n_vectors; i++)
         if (!has_vector(ck, vectors[i]))
             return vectors[i];
     for (size_t i = 0; i < 3 && !c->n_experts; i++)
@@ -64,10 +71,11 @@ bool td_qwen35_head_present(const td_checkpoint *ck, const td_qwen35_config *c, 
                  c->n_mtp);
     else if (c->n_mtp > 1)
         snprintf(reason, size, "the draft head has %u layers (mtp_num_hidden_layers), expected 1", c->n_mtp);
-    else if (c->mtp_own_embeddings)
+    else if (c->mtp_own_embeddings && !td_checkpoint_has_matrix(ck, "mtp.embed_tokens") &&
+             !td_checkpoint_has_matrix(ck, "mtp.lm_head"))
         snprintf(reason, size,
-                 "the draft head has tables of its own (mtp_use_dedicated_embeddings), which no "
-                 "published checkpoint has");
+                 "config.json promises a draft head with tables of its own (mtp_use_dedicated_embeddings), but the "
+                 "files hold none");
     else if (missing_part(ck, c))
         snprintf(reason, size, "the files hold a draft head without %s", missing_part(ck, c));
     return !reason[0];
@@ -97,8 +105,8 @@ static td_status norms_are_raw(const td_checkpoint *ck, const td_qwen35_config *
 
 static size_t all_matrices(td_qwen35_head *h, td_matrix *m[16]) {
     td_qwen35_layer *l = &h->layer;
-    td_matrix *const all[] = {&h->fc, &l->q,    &l->k,           &l->v,         &l->o,          &l->gate,
-                              &l->up, &l->down, &l->expert_gate, &l->expert_up, &l->expert_down};
+    td_matrix *const all[] = {&h->fc,   &h->lm_head, &l->q,    &l->k,           &l->v,         &l->o,
+                              &l->gate, &l->up,      &l->down, &l->expert_gate, &l->expert_up, &l->expert_down};
     memcpy(m, all, sizeof all);
     return sizeof all / sizeof all[0];
 }
@@ -119,6 +127,22 @@ static td_status narrow_all(td_qwen35_head *h, uint32_t bits, td_qwen35_tally *t
     return TD_OK;
 }
 
+static td_status load_table(const td_qwen35_source *s, const char *module, td_matrix *out, td_error *err) {
+    return td_checkpoint_has_matrix(s->ck, module) ? td_qwen35_matrix(s, module, s->c->n_vocab, s->c->n_embd, out, err)
+                                                   : TD_OK;
+}
+
+/* What the trunk has, too. */
+static td_status load_ends(td_qwen35_head *h, td_qwen35_source *s, bool trunk_raw, td_error *err) {
+    TD_TRY(load_table(s, "mtp.embed_tokens", &h->embed, err));
+    TD_TRY(load_table(s, "mtp.lm_head", &h->lm_head, err));
+    if (td_checkpoint_find(s->ck, "mtp.norm.weight"))
+        return td_qwen35_norm(s, "mtp.norm.weight", s->c->n_embd, &h->norm, err);
+    td_qwen35_source trunk = *s;
+    trunk.raw = trunk_raw;
+    return td_qwen35_norm(&trunk, "norm.weight", s->c->n_embd, &h->norm, err);
+}
+
 td_status td_qwen35_head_load(td_qwen35_head *h, const td_checkpoint *ck, const td_qwen35_config *c, bool raw,
                               uint32_t bits, td_qwen35_tally *tally, td_error *err) {
     td_qwen35_source s = {.ck = ck, .c = c, .tally = tally};
@@ -126,7 +150,7 @@ td_status td_qwen35_head_load(td_qwen35_head *h, const td_checkpoint *ck, const 
     TD_TRY(td_qwen35_matrix(&s, "mtp.fc", c->n_embd, 2 * c->n_embd, &h->fc, err));
     TD_TRY(td_qwen35_norm(&s, "mtp.pre_fc_norm_embedding.weight", c->n_embd, &h->embed_norm, err));
     TD_TRY(td_qwen35_norm(&s, "mtp.pre_fc_norm_hidden.weight", c->n_embd, &h->hidden_norm, err));
-    TD_TRY(td_qwen35_norm(&s, "mtp.norm.weight", c->n_embd, &h->norm, err));
+    TD_TRY(load_ends(h, &s, raw, err));
     TD_TRY(td_qwen35_layer_load(&h->layer, &s, LAYER, true, err));
     return narrow_all(h, bits, tally, err);
 }
@@ -136,6 +160,8 @@ void td_qwen35_head_free(td_qwen35_head *h) {
     td_free_aligned(h->hidden_norm);
     td_free_aligned(h->norm);
     td_matrix_free(&h->fc);
+    td_matrix_free(&h->embed);
+    td_matrix_free(&h->lm_head);
     td_qwen35_layer_free(&h->layer);
     *h = (td_qwen35_head){0};
 }

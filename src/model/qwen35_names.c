@@ -51,7 +51,8 @@ static bool in_layer(const char *rest, const td_qwen35_config *c, bool full) {
 }
 
 static td_name_class classify_head(const char *rest, const td_qwen35_config *c) {
-    static const char *const ends[] = {"fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm", NULL};
+    static const char *const ends[] = {
+        "fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm", "embed_tokens", "lm_head", NULL};
     if (td_name_in(rest, ends))
         return TD_NAME_USED;
     return td_name_starts(rest, "layers.0.") && in_layer(rest + strlen("layers.0."), c, true) ? TD_NAME_USED

@@ -43,7 +43,7 @@ typedef struct runner {
     float *hidden, *logits;
 } runner;
 
-static void runner_open(runner *r, const char *name, td_format format, bool decoded, td_backend *be) {
+static void runner_open_as(runner *r, const char *name, const gguf_convert_options *how, td_backend *be) {
     char from[512], vectors[512];
     td_model_options o = td_model_options_default();
     o.kv_type = TD_KV_F32;
@@ -52,7 +52,7 @@ static void runner_open(runner *r, const char *name, td_format format, bool deco
     o.mtp = true;
     *r = (runner){.f.be = be};
     snprintf(r->path, sizeof r->path, "%s/%s.gguf", dir, name);
-    gguf_convert_as(fixture_path(name, NULL, from, sizeof from), r->path, format, decoded);
+    gguf_convert_with(fixture_path(name, NULL, from, sizeof from), r->path, how);
     ASSERT_OK(td_checkpoint_open(&r->f.ck, r->path, NULL, err));
     ASSERT_OK(td_model_open(&r->f.model, r->f.ck, be, &o, err));
     ASSERT_OK(
@@ -65,6 +65,10 @@ static void runner_open(runner *r, const char *name, td_format format, bool deco
     }
     r->hidden = td_malloc_aligned(N_IDS * N_EMBD * sizeof(float));
     r->logits = td_malloc_aligned(N_IDS * N_VOCAB * sizeof(float));
+}
+
+static void runner_open(runner *r, const char *name, td_format format, bool decoded, td_backend *be) {
+    runner_open_as(r, name, &(gguf_convert_options){.matrices = format, .decoded = decoded}, be);
 }
 
 static void runner_close(runner *r) {
@@ -115,36 +119,94 @@ static void check(const char *what, const char *model, double worst, double allo
 
 /* ---- F32 files ---- */
 
-static void check_heads(runner *r, const char *name) {
-    const uint32_t n = N_IDS - 1;
-    const int32_t *ids = fixture_i32(&r->f, "input_ids", N_IDS);
-    int32_t pos[N_IDS], n_keys = (int32_t)n;
+#define N_HEADS (N_IDS - 1)
+
+/* The head's rows for the tokens [N_HEADS] and the trunk's hidden states: out [N_HEADS][N_EMBD], logits
+ * [N_HEADS][N_VOCAB]. */
+static void run_heads(runner *r, const td_token *token, float *out, float *logits) {
+    int32_t pos[N_IDS], n_keys = N_HEADS;
     uint32_t row_seq[N_IDS] = {0};
-    float *out = td_malloc_aligned(n * N_EMBD * sizeof *out), *logits = td_malloc_aligned(n * N_VOCAB * sizeof *out);
-    for (uint32_t i = 0; i < n; i++)
-        pos[i] = (int32_t)i;
+    for (int32_t i = 0; i < N_HEADS; i++)
+        pos[i] = i;
     td_kv_pages table = td_kv_seq_pages(r->seq, 0);
-    td_head_pass p = {.n_rows = n,
-                      .token = ids + 1,
+    td_head_pass p = {.n_rows = N_HEADS,
+                      .token = token,
                       .hidden = r->hidden,
                       .pos = pos,
                       .row_seq = row_seq,
                       .n_seq = 1,
                       .pages = {&table},
                       .n_keys = &n_keys,
-                      .n_out = n,
+                      .n_out = N_HEADS,
                       .out_row = pos,
                       .out = out,
                       .n_words = N_VOCAB,
                       .logits = logits};
     assert_true(r->f.model->info.has_mtp && r->f.model->info.mtp_loaded);
     ASSERT_OK(td_model_heads(r->f.model, &p, err));
+}
+
+static void check_heads(runner *r, const char *name) {
+    static float out[N_HEADS * N_EMBD], logits[N_HEADS * N_VOCAB];
+    run_heads(r, fixture_i32(&r->f, "input_ids", N_IDS) + 1, out, logits);
     check("hidden states of the head", name,
-          max_difference(out, fixture_f32(&r->f, "mtp_hidden", n * N_EMBD), n * N_EMBD), TOLERANCE);
+          max_difference(out, fixture_f32(&r->f, "mtp_hidden", N_HEADS * N_EMBD), N_HEADS * N_EMBD), TOLERANCE);
     check("logits of the head", name,
-          max_difference(logits, fixture_f32(&r->f, "mtp_logits", n * N_VOCAB), n * N_VOCAB), TOLERANCE);
-    td_free_aligned(out);
-    td_free_aligned(logits);
+          max_difference(logits, fixture_f32(&r->f, "mtp_logits", N_HEADS * N_VOCAB), N_HEADS * N_VOCAB), TOLERANCE);
+}
+
+/* Tables of the head's own: rows of the embedding lie in reverse, so it is asked for the tokens in reverse; the words
+ * have twice the trunk's weights, and so twice the vectors' logits. */
+static void heads_may_have_tables_of_their_own(void **state) {
+    (void)state;
+    static float out[N_HEADS * N_EMBD], logits[N_HEADS * N_VOCAB];
+    static const char *const names[] = {"qwen35-dense", "qwen35-moe"};
+    td_backend *be = fixture_backend("cpu");
+    for (size_t k = 0; k < 2; k++) {
+        runner r;
+        td_token token[N_HEADS];
+        runner_open_as(&r, names[k], &(gguf_convert_options){.matrices = TD_FORMAT_F32, .own_tables = true}, be);
+        const int32_t *ids = fixture_i32(&r.f, "input_ids", N_IDS);
+        feed(&r, ids, N_IDS);
+        for (size_t i = 0; i < N_HEADS; i++)
+            token[i] = N_VOCAB - 1 - ids[i + 1];
+        run_heads(&r, token, out, logits);
+        check("hidden states of the head", names[k],
+              max_difference(out, fixture_f32(&r.f, "mtp_hidden", N_HEADS * N_EMBD), N_HEADS * N_EMBD), TOLERANCE);
+        for (size_t i = 0; i < N_HEADS * N_VOCAB; i++)
+            logits[i] /= 2;
+        check("logits of the head", names[k],
+              max_difference(logits, fixture_f32(&r.f, "mtp_logits", N_HEADS * N_VOCAB), N_HEADS * N_VOCAB), TOLERANCE);
+        runner_close(&r);
+    }
+    td_backend_close(&be);
+}
+
+/* Without a norm of its own the head has the trunk's: the vectors' rows, by one weight over the other. */
+static void heads_without_a_norm_have_the_trunks(void **state) {
+    (void)state;
+    static float out[N_HEADS * N_EMBD], logits[N_HEADS * N_VOCAB];
+    td_backend *be = fixture_backend("cpu");
+    char path[512];
+    td_checkpoint *published;
+    float *own, *trunk;
+    runner r;
+    ASSERT_OK(td_checkpoint_open(&published, fixture_path("qwen35-dense", NULL, path, sizeof path), NULL, err));
+    ASSERT_OK(td_model_alias_plain_names(published, err));
+    ASSERT_OK(td_checkpoint_vector(published, "mtp.norm.weight", N_EMBD, &own, err));
+    ASSERT_OK(td_checkpoint_vector(published, "norm.weight", N_EMBD, &trunk, err));
+    runner_open_as(&r, "qwen35-dense", &(gguf_convert_options){.matrices = TD_FORMAT_F32, .no_head_norm = true}, be);
+    feed(&r, fixture_i32(&r.f, "input_ids", N_IDS), N_IDS);
+    run_heads(&r, fixture_i32(&r.f, "input_ids", N_IDS) + 1, out, logits);
+    for (size_t i = 0; i < N_HEADS * N_EMBD; i++)
+        out[i] *= (1 + own[i % N_EMBD]) / (1 + trunk[i % N_EMBD]);
+    check("hidden states of the head", "qwen35-dense",
+          max_difference(out, fixture_f32(&r.f, "mtp_hidden", N_HEADS * N_EMBD), N_HEADS * N_EMBD), 2 * TOLERANCE);
+    runner_close(&r);
+    td_free_aligned(own);
+    td_free_aligned(trunk);
+    td_checkpoint_close(&published);
+    td_backend_close(&be);
 }
 
 static void f32_files_match_the_vectors(void **state) {
@@ -268,6 +330,8 @@ static void quantised_files_match_their_own_values(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(f32_files_match_the_vectors),
+        cmocka_unit_test(heads_may_have_tables_of_their_own),
+        cmocka_unit_test(heads_without_a_norm_have_the_trunks),
         cmocka_unit_test(an_assistant_file_drafts_the_same),
         cmocka_unit_test(clusters_of_an_assistant_file_are_used),
         cmocka_unit_test(quantised_files_match_their_own_values),

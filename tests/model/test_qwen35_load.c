@@ -548,8 +548,8 @@ static void a_missing_head_is_a_reason_and_no_error(void **state) {
         json_object_set_new(w.config, "mtp_num_hidden_layers", json_integer(1));
         json_object_set_new(w.config, "mtp_use_dedicated_embeddings", json_true());
         check_headless(&w, &plain,
-                       "the draft head has tables of its own (mtp_use_dedicated_embeddings), which no published "
-                       "checkpoint has");
+                       "config.json promises a draft head with tables of its own (mtp_use_dedicated_embeddings), but "
+                       "the files hold none");
         rewrite_close(&w);
 
         static const char *const parts[] = {"mtp.fc.weight", "mtp.norm.weight", "mtp.layers.0.self_attn.k_norm.weight"};
