@@ -68,8 +68,8 @@ typedef enum td_log_level { TD_LOG_DEBUG, TD_LOG_INFO, TD_LOG_WARN, TD_LOG_ERROR
 /* One line without a newline. May be called from any thread of the library, one call at a time. */
 typedef void (*td_log_fn)(void *user, td_log_level level, const char *message);
 
-/* `done` of `total` steps of `stage` ("load", "measure", "quantize assistant", "prefill"). Return false to stop: the call that
- * reported then fails with TD_E_CANCELLED. */
+/* `done` of `total` steps of `stage` ("load", "measure", "quantize assistant", "prefill"). Return false to stop: the
+ * call that reported then fails with TD_E_CANCELLED. */
 typedef bool (*td_progress_fn)(void *user, const char *stage, uint64_t done, uint64_t total);
 
 /* ---- the engine: one trunk, perhaps a drafter, a tokenizer and a chat template ---- */
@@ -115,6 +115,7 @@ typedef struct td_engine_options {
                              * a copy in the order of the kernels, which is faster: the same results, bit for bit */
     uint64_t memory_limit;  /* bytes the process may use; 0: what the machine has available */
     bool ignore_memory;     /* load even when the memory plan exceeds the limit */
+    bool refuse_synthetic;  /* random weights made for measuring (td_engine_info.synthetic) are an error */
     bool no_calibration;    /* what drafting costs is not measured at opening, but found out by the first answers */
     td_log_fn log;
     td_progress_fn progress;
@@ -148,6 +149,7 @@ typedef struct td_engine_info {
     uint64_t n_params;
     uint32_t n_vocab, n_embd, n_layers, n_ctx;
     int n_threads;
+    bool synthetic; /* the weights are random, and say so: what the model answers means nothing */
     bool mtp_active;
     const char *mtp_reason; /* why it is not active; "" when it is */
     const char *mtp_kind; /* "assistant", "heads", "draft model", "lookup", "heads+lookup", ...; "" without a drafter */

@@ -399,7 +399,7 @@ static int chat_with_args(const chat_args *args) {
 }
 
 int td_command_chat(int argc, char **argv) {
-    chat_args args = {0};
+    chat_args args = {.model.synthetic = TD_SYNTHETIC_WARNED};
     const td_arg_group groups[] = {
         {"Conversation", table, sizeof table / sizeof *table, &args},
         {"Sampling (default: as the model's publisher recommends, with a random seed)", td_sampling_arg_table,

@@ -238,6 +238,8 @@ static void print_head(const subject *s) {
     printf("%s\n  %s, %s weights, %s of weight files\n", s->path, s->type ? s->type : "?",
            td_count_text(s->model ? s->model->info.n_params : s->census.params, params, sizeof params),
            td_bytes_text(td_checkpoint_file_bytes(s->ck), bytes, sizeof bytes));
+    if (td_checkpoint_synthetic(s->ck))
+        printf("  random weights, made for measuring: what they say means nothing\n");
 }
 
 /* Families spell it differently. */
@@ -376,6 +378,7 @@ static int print_json(const subject *s) {
                             (json_int_t)s->census.params, "file_bytes", (json_int_t)td_checkpoint_file_bytes(s->ck),
                             "classes", census_json(&s->census), "draft_head_tensors", (int)s->census.n_draft_tensors,
                             "tokenizer", s->has_tokenizer, "chat_template", s->has_template);
+    json_object_set_new(out, "synthetic", json_boolean(td_checkpoint_synthetic(s->ck)));
     if (s->assistant)
         add_assistant_json(s, out);
     else

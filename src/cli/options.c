@@ -128,6 +128,7 @@ static td_engine_options engine_options(const td_opened *o, const td_model_args 
     e.cache_bytes = args->cache_mb.v << 20;
     e.forced_acceptance = args->forced_acceptance;
     e.n_forced_acceptance = args->n_forced_acceptance;
+    e.refuse_synthetic = args->synthetic == TD_SYNTHETIC_REFUSED;
     e.log = log_line;
     e.progress = td_progress_show;
     e.user = (void *)args;
@@ -204,6 +205,9 @@ int td_open_engine(td_opened *o, const td_model_args *args) {
     if (st != TD_OK)
         return td_report_failure(st, &err);
     o->info = td_engine_describe(o->engine);
+    if (o->info->synthetic && args->synthetic == TD_SYNTHETIC_WARNED)
+        log_line((void *)args, TD_LOG_WARN,
+                 "the model's weights are random (tandem bench synth): its text means nothing");
     suggest_assistant(o, args);
     return TD_EXIT_OK;
 }

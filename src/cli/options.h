@@ -6,6 +6,9 @@
 #include "cli/args.h"
 #include "tandem.h"
 
+/* What a command does with a model of random weights: a bench wants it, a person is told, a server refuses. */
+typedef enum td_synthetic_use { TD_SYNTHETIC_TAKEN, TD_SYNTHETIC_WARNED, TD_SYNTHETIC_REFUSED } td_synthetic_use;
+
 typedef struct td_model_args {
     td_arg_text model, assistant, draft_model, kv, isa;
     td_arg_flag mtp, no_mtp, mtp_fixed, lookup, ignore_memory, float_activations, no_packing, pin, verbose, quiet;
@@ -19,6 +22,7 @@ typedef struct td_model_args {
     td_arg_uint ctx_least;          /* of ctx_size, when that does not fit the memory */
     const float *forced_acceptance; /* [n_forced_acceptance] benchmarks only */
     uint32_t n_forced_acceptance;
+    td_synthetic_use synthetic;
     const td_log *log; /* takes what the engine says, instead of stderr */
 } td_model_args;
 

@@ -219,7 +219,7 @@ static int run(const run_args *args) {
 }
 
 int td_command_run(int argc, char **argv) {
-    run_args args = {0};
+    run_args args = {.model.synthetic = TD_SYNTHETIC_WARNED};
     const td_arg_group groups[] = {
         {"Prompt and answer", table, sizeof table / sizeof *table, &args},
         {"Sampling (default: temperature 0, everything off)", td_sampling_arg_table, td_sampling_arg_count,

@@ -29,7 +29,7 @@ typedef struct serve_args {
     td_arg_texts api_key, alias;
     td_arg_uint port, max_tokens, max_n, max_queue, body_limit_mb;
     td_arg_float timeout, drain_seconds;
-    td_arg_flag no_metrics;
+    td_arg_flag no_metrics, allow_synthetic;
 } serve_args;
 
 #define S(field) offsetof(serve_args, field)
@@ -52,6 +52,8 @@ static const td_arg server_table[] = {
     {"drain-seconds", 0, TD_ARG_FLOAT, S(drain_seconds), 0, 1e6, "SECONDS",
      "how long running answers may go on after SIGTERM (default 30)"},
     {"no-metrics", 0, TD_ARG_FLAG, S(no_metrics), 0, 0, NULL, "no /metrics"},
+    {"allow-synthetic", 0, TD_ARG_FLAG, S(allow_synthetic), 0, 0, NULL,
+     "serve a model of random weights, to measure the server"},
     {"log-format", 0, TD_ARG_CHOICE, S(log_format), 0, 0, "text|json", "of the log, and of the line that says ready"},
     {"log-file", 0, TD_ARG_TEXT, S(log_file), 0, 0, "FILE", "instead of standard error; SIGHUP opens it anew"},
 };
@@ -341,6 +343,7 @@ static int serve(serve_args *args) {
         return td_report_failure(st, &err);
     sigaction(SIGHUP, &hangup, NULL);
     raise_file_limit();
+    args->model.synthetic = args->allow_synthetic.given ? TD_SYNTHETIC_WARNED : TD_SYNTHETIC_REFUSED;
     if (!args->model.parallel.given)
         args->model.parallel = (td_arg_uint){true, 4};
     if (!args->model.cache_mb.given)

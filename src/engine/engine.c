@@ -238,6 +238,17 @@ static td_status calibrate(td_engine *e, const td_engine_options *o, int64_t beg
     return td_decoder_calibrate(e->decoder, &c, err);
 }
 
+/* A model that means nothing should not be taken for one that answers badly. */
+static td_status check_meaning(td_engine *e, const td_engine_options *o, td_error *err) {
+    e->info.synthetic = td_checkpoint_synthetic(e->ck);
+    if (!e->info.synthetic || !o->refuse_synthetic)
+        return TD_OK;
+    return td_fail(err, TD_E_MODEL,
+                   "%s: random weights, made for measuring (tandem bench synth); to serve them must be asked for "
+                   "(--allow-synthetic)",
+                   e->trunk_path);
+}
+
 static td_status open_all(td_engine *e, const td_engine_options *o, td_error *err) {
     int64_t began = td_clock_ns();
     TD_TRY(check_options(o, err));
@@ -245,6 +256,7 @@ static td_status open_all(td_engine *e, const td_engine_options *o, td_error *er
     TD_TRY(td_hub_resolve(o->model, o->hub_cache, &e->trunk_path, err));
     e->info.model_path = e->trunk_path;
     TD_TRY(td_checkpoint_open(&e->ck, e->trunk_path, &e->log, err));
+    TD_TRY(check_meaning(e, o, err));
     TD_TRY(open_backend(e, o, err));
     TD_TRY(open_model(e, o, err));
     TD_TRY(open_texts(e, err));

@@ -123,8 +123,9 @@ static td_status write_gguf(const char *path, writing *w, td_error *err) {
         return td_fail(err, TD_E_ARG, "%s: exists already", path);
     td_gguf_writer meta;
     td_gguf_writer_init(&meta);
-    td_synthetic_metadata(w->plan->shape, &meta);
-    td_status st = td_gguf_write_filled(&meta, path, w->plan->tensor, w->plan->n, fill, w, err);
+    td_status st = td_synthetic_metadata(w->plan->shape, &meta)
+                       ? td_gguf_write_filled(&meta, path, w->plan->tensor, w->plan->n, fill, w, err)
+                       : td_fail(err, TD_E_NOMEM, "out of memory for the metadata");
     td_gguf_writer_free(&meta);
     return st;
 }

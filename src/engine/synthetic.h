@@ -3,7 +3,7 @@
  * A synthetic model has the matrices, the layers and the drafter of a published one, so that it reads as many bytes and
  * multiplies as often a token; what it says means nothing. Values are drawn so that activations keep their size from
  * layer to layer and logits stay finite. Shapes may be scaled: fewer layers, words, experts. Bytes are a function of
- * the shape and the seed.
+ * the shape and the seed. The files say what they are: td_checkpoint_synthetic.
  *
  * Sources of the shapes: the published configurations of Gemma 4, its assistants and Qwen 3.5. */
 #ifndef TD_ENGINE_SYNTHETIC_H

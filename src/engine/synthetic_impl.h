@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "engine/synthetic.h"
+#include "format/checkpoint.h"
 #include "format/gguf_write.h"
 
 typedef enum td_synthetic_family {
@@ -69,7 +70,7 @@ void td_plan_free(td_plan *plan);
 
 /* config.json of an affine checkpoint; NULL: out of memory. */
 json_t *td_synthetic_config(const td_shape *s);
-/* Metadata of a GGUF file. */
-void td_synthetic_metadata(const td_shape *s, td_gguf_writer *w);
+/* Metadata of a GGUF file. False: out of memory. */
+bool td_synthetic_metadata(const td_shape *s, td_gguf_writer *w);
 
 #endif

@@ -332,6 +332,10 @@ const char *td_checkpoint_note(const td_checkpoint *ck) {
     return ck->note;
 }
 
+bool td_checkpoint_synthetic(const td_checkpoint *ck) {
+    return json_is_true(json_object_get(ck->config, TD_SYNTHETIC_FIELD));
+}
+
 const char *td_checkpoint_known_name(const td_checkpoint *ck, const td_tensor *t) {
     const char *known = ck->known ? ck->known[t - ck->views] : NULL;
     return known ? known : t->name;

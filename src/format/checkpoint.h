@@ -40,6 +40,11 @@ const td_gguf *td_checkpoint_gguf(const td_checkpoint *ck);
 const char *td_checkpoint_assistant(const td_checkpoint *ck);
 /* Why a file of draft heads that lies beside a GGUF model is not used: a sentence that names it, or "". */
 const char *td_checkpoint_note(const td_checkpoint *ck);
+/* True for random weights made for measuring, which say so themselves: a member of config.json, or a key of GGUF
+ * metadata. */
+bool td_checkpoint_synthetic(const td_checkpoint *ck);
+#define TD_SYNTHETIC_FIELD "tandem_synthetic"
+#define TD_SYNTHETIC_KEY "tandem.synthetic"
 /* config.json's root object; generation_config.json's, or NULL. Borrowed. */
 const json_t *td_checkpoint_config(const td_checkpoint *ck);
 const json_t *td_checkpoint_generation_config(const td_checkpoint *ck);

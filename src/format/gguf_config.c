@@ -518,7 +518,7 @@ td_status td_gguf_read_arch(const td_gguf *g, td_gguf_arch *arch, uint32_t *n_tr
     return TD_OK;
 }
 
-static td_status make_config(maker *m, td_gguf_arch arch) {
+static td_status make_family_config(maker *m, td_gguf_arch arch) {
     switch (arch) {
     case TD_GGUF_ARCH_GEMMA4:
         return gemma4_text(m);
@@ -527,6 +527,13 @@ static td_status make_config(maker *m, td_gguf_arch arch) {
     default:
         return qwen35_text(m, arch == TD_GGUF_ARCH_QWEN35MOE);
     }
+}
+
+static td_status make_config(maker *m, td_gguf_arch arch) {
+    bool synthetic;
+    TD_TRY(make_family_config(m, arch));
+    TD_TRY(td_gguf_bool_or(m->g, TD_SYNTHETIC_KEY, false, &synthetic, m->err));
+    return synthetic ? set(m, TD_SYNTHETIC_FIELD, json_true()) : TD_OK;
 }
 
 td_status td_gguf_make_config(const td_checkpoint *ck, const td_gguf *g, uint32_t n_draft_layers, json_t **config,

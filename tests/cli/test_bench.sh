@@ -131,6 +131,27 @@ done
 same "$(column mtp identical)" "null" "texts that mean nothing"
 run 1 bench synth --shape e2b --layers 5 --vocab 2048 --format affine4 -q "$tmp/e2b"
 says "$tmp/e2b"
+run 0 bench synth --shape e2b --layers 5 --vocab 2048 -q "$tmp/e2b.gguf"
+for model in "$tmp/e2b" "$tmp/e2b.gguf"; do
+    run 0 inspect --json "$model"
+    is synthetic true
+    run 0 run --model "$model" --prompt-ids 5,6 -n 2 -c 64
+    [ "$(grep -c "warning: the model's weights are random" "$tmp/err")" = 1 ] || fail "no warning: $(cat "$tmp/err")"
+    run 1 serve --port 0 --model "$model" -c 64
+    grep -q "random weights.*--allow-synthetic" "$tmp/err" || fail "no refusal: $(cat "$tmp/err")"
+done
+run 0 run --prompt-ids 5,6 -n 2 -c 64
+! grep -q random "$tmp/err" || fail "the embedded pair is not random: $(cat "$tmp/err")"
+"$tandem" serve --port 0 --model "$tmp/e2b.gguf" -c 64 --allow-synthetic >"$tmp/ready" 2>"$tmp/log" </dev/null &
+server=$!
+for _ in $(seq 300); do
+    [ -s "$tmp/ready" ] && break
+    kill -0 $server 2>/dev/null || fail "the server ended: $(cat "$tmp/log")"
+    sleep 0.1
+done
+grep -q "weights are random" "$tmp/log" || fail "no warning in the log: $(cat "$tmp/log")"
+kill $server
+wait $server 2>/dev/null
 run 1 bench synth --shape e9b -q "$tmp/none.gguf"
 says 'no shape "e9b"' e2b qwen-2b
 for command in run chat serve demo; do

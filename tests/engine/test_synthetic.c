@@ -10,10 +10,11 @@
 #include <unistd.h>
 #include <math.h>
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "engine/synthetic.h"
+#include "engine/synthetic_impl.h"
 #include "tandem.h"
 
 #define TRUNK TD_SOURCE_DIR "/models/gemma4-demo-4bit"
@@ -176,6 +177,7 @@ static void generate(const char *model, const char *assistant) {
     o.mtp_fixed = true;
     ASSERT_OK(td_engine_open(&e, &o, err));
     assert_true(td_engine_describe(e)->mtp_active);
+    assert_true(td_engine_describe(e)->synthetic);
     ASSERT_OK(td_session_open(&session, e, err));
     td_request q = request_of(4);
     ASSERT_OK(td_session_generate(session, &q, &r, err));
@@ -251,10 +253,81 @@ static void scales_that_a_shape_does_not_have_are_refused(void **state) {
     }
 }
 
+/* Both containers say what they hold, and whoever asks for answers may refuse it. */
+static void random_weights_may_be_refused(void **state) {
+    (void)state;
+    for (int format = 0; format < 2; format++) {
+        const char *trunk = path_of(format ? "refused" : "refused.gguf");
+        td_engine_options o = td_engine_options_default();
+        td_engine *e;
+        td_error err;
+        write_model(trunk, "e2b", format ? TD_SYNTHETIC_AFFINE4 : TD_SYNTHETIC_Q4_0, 5, 0, 1);
+        o.model = trunk;
+        o.refuse_synthetic = true;
+        assert_int_equal(td_engine_open(&e, &o, &err), TD_E_MODEL);
+        assert_non_null(strstr(err.message, "random weights, made for measuring"));
+    }
+}
+
+/* A failed allocation is an error, and leaves no weights that lack something. */
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    for (int format = 0; format < 2; format++)
+        for (long k = 0;; k++) {
+            const char *path = path_of(format ? "failed" : "failed.gguf");
+            td_synthetic_options o = {
+                .shape = "e2b-assistant", .format = format ? TD_SYNTHETIC_AFFINE4 : TD_SYNTHETIC_Q4_0, .n_vocab = 2048};
+            uint64_t bytes;
+            td_error err;
+            long live = td_alloc_live();
+            td_alloc_fail_at(k);
+            td_status st = td_synthetic_write(path, &o, &bytes, &err);
+            bool struck = td_alloc_failed();
+            td_alloc_fail_at(-1);
+            if (st != (struck ? TD_E_NOMEM : TD_OK))
+                fail_msg("allocation %ld: %d \"%s\"", k, st, st == TD_OK ? "" : err.message);
+            assert_int_equal(td_alloc_live(), live);
+            if (td_file_exists(format ? path_of("failed/model.safetensors") : path) != !struck)
+                fail_msg("allocation %ld, format %d: the weights are%s there", k, format, struck ? "" : " not");
+            unlink(path_of("failed/config.json")); /* it gets its name first */
+            rmdir(path_of("failed"));
+            if (!struck)
+                break;
+        }
+}
+
+/* Of config.json's parts, too. (Its text is jansson's, which does not tell of every allocation that failed.) */
+static void every_part_of_a_config_may_fail(void **state) {
+    (void)state;
+    static const char *const names[] = {"26b-a4b", "e2b-assistant", "qwen-35b-a3b"};
+    json_set_alloc_funcs(td_malloc, td_free);
+    for (size_t i = 0; i < 3; i++) {
+        td_shape shape;
+        ASSERT_OK(td_shape_of(&(td_synthetic_options){.shape = names[i]}, &shape, err));
+        for (long k = 0;; k++) {
+            long live = td_alloc_live();
+            td_alloc_fail_at(k);
+            json_t *config = td_synthetic_config(&shape);
+            bool struck = td_alloc_failed();
+            td_alloc_fail_at(-1);
+            if ((config == NULL) != struck)
+                fail_msg("%s: allocation %ld: there is%s config", names[i], k, config ? " a" : " no");
+            json_decref(config);
+            assert_int_equal(td_alloc_live(), live);
+            if (!struck)
+                break;
+        }
+    }
+    json_set_alloc_funcs(malloc, free);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scales_that_a_shape_does_not_have_are_refused),
         cmocka_unit_test(a_file_is_a_function_of_its_seed),
+        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(every_part_of_a_config_may_fail),
+        cmocka_unit_test(random_weights_may_be_refused),
         cmocka_unit_test(every_shape_runs_and_drafts),
         cmocka_unit_test(a_profile_that_makes_no_sense_is_refused),
         cmocka_unit_test(an_engine_that_forces_acceptance_serves_nobody),
