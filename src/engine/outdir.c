@@ -49,8 +49,12 @@ td_status td_outdir_open(td_outdir *dir, const char *path, bool force, td_error 
     if (!created && !force)
         TD_TRY(check_empty(path, err));
     dir->path = td_strdup(path);
-    dir->created = created;
-    return dir->path ? TD_OK : no_memory(path, err);
+    dir->created = created && dir->path;
+    if (dir->path)
+        return TD_OK;
+    if (created)
+        rmdir(path);
+    return no_memory(path, err);
 }
 
 static char *temporary_path(const td_outdir *dir, const char *name) {
