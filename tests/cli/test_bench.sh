@@ -261,12 +261,41 @@ same "$(column load failed)" "0 0" "failed requests"
 same "$(column cache turn)" "first second another first" "turns"
 [ "$(value tables.cache.1.cached_tokens)" -gt 100 ] || fail "the second turn found nothing: $(cat "$tmp/out")"
 column memory metric | grep -q tandem_kv_bytes || fail "no memory in $(cat "$tmp/out")"
+column memory difference | grep -q '[1-9]' || fail "no memory is for the context in $(cat "$tmp/out")"
+value bytes_per_token | grep -q '^[2-5]\.' || fail "a token of $(value bytes_per_token) bytes"
+n=$(value tables.load.1.prompt_tokens | cut -d. -f1)
+if [ "$n" -lt 40 ] || [ "$n" -gt 90 ]; then fail "prompts of about 60 tokens have $n"; fi
+
+# --- no run meets the prompts of the one before, unless it is told to; drafted and plain arms
+quick=(bench serve --concurrency 2 --requests 6 -n 8 --prompt 100 --no-cache-test --format json -q "$url")
+cached() {
+    value tables.load.0.cached_tokens | cut -d. -f1
+}
+run 0 "${quick[@]}"
+run 0 "${quick[@]}"
+[ "$(cached)" -lt 25 ] || fail "the second run found the first one's prompts: $(cat "$tmp/out")"
+run 0 "${quick[@]}" --seed 7
+run 0 "${quick[@]}" --seed 7
+is seed 7
+[ "$(cached)" -gt 60 ] || fail "the same seed is not the same prompts: $(cat "$tmp/out")"
+run 0 "${quick[@]}" --compare-mtp
+same "$(column load way)" "drafted plain" "arms"
+same "$(value tables.load.1.tokens_per_round | cut -c1-3)" "1.0" "tokens a round without drafts"
+value tables.compare.0.ratio >/dev/null || fail "no ratio in $(cat "$tmp/out")"
+if command -v gnuplot >/dev/null; then
+    run 0 bench serve --concurrency 1,2 --requests 2 -n 4 --prompt 20 --no-cache-test --plot "$tmp/load.svg" -q "$url"
+    grep -q '<svg' "$tmp/load.svg" || fail "no SVG in load.svg"
+fi
+run 1 bench serve -q "$url/llm/v1"
+says "$url/llm/v1/models" 404
 kill $server
 wait $server 2>/dev/null
 run 1 bench serve -q "$url"
 says "$url"
 run 1 bench serve -q not-a-url
 says "not-a-url" "no URL"
+run 2 bench serve --concurrency 1,4 --requests 3 -q "$url"
+says "--requests" "4 in flight"
 
 # --- usage
 run 0 bench --help
