@@ -32,12 +32,10 @@ typedef struct td_served {
 char *td_served_text(td_served *s, uint32_t class, uint32_t n);
 /* Appends a message and returns `messages`. */
 json_t *td_served_say(json_t *messages, const char *role, const char *text);
-/* The body of a request for n tokens; plain: without drafts, as Tandem's servers understand it. Takes `messages` over.
- */
+/* The body of a request for n tokens; plain: without drafts, by a field of Tandem's. Takes `messages` over. */
 td_status td_served_body(const td_served *s, td_bench_call *c, json_t *messages, uint32_t n, bool plain,
                          td_error *err) TD_MUST_CHECK;
-/* One request alone, counted. Takes `messages` over; `tick` NULL: the bar alone. TD_E_IO: it failed, and err says why.
- */
+/* One request alone, counted. Takes `messages` over; `tick` NULL: the bar alone. TD_E_IO: it failed, err says why. */
 td_status td_served_one(td_served *s, td_bench_call *c, json_t *messages, uint32_t n,
                         void (*tick)(void *user, size_t ended), void *user, td_error *err) TD_MUST_CHECK;
 /* Moves the bar: `ended` requests since the last ones that were counted. */

@@ -80,7 +80,7 @@ test("tokens that come in one read wait for nothing, and 0 is a figure", async (
 test("a wait counts once, the tokens behind it not at all; the time a token is over all of them", async (t) => {
   const s = await fake((body, reply) => {
     reply.write(piece("once"));
-    setTimeout(() => reply.end(piece(" upon a time") + ending(body, 11)), 60);
+    setTimeout(() => reply.end(piece(" upon a time") + ending(body, 11)), 400);
   });
   t.after(s.close);
   const { report } = await bench(0, "--concurrency", "1", "--requests", "1", "--no-cache-test", s.url);
@@ -155,22 +155,28 @@ test("more in flight than requests is refused", async () => {
 });
 
 test("memory: highest while decoding beside before, labels, shares, no timestamp for a value; a long context is a note", async (t) => {
-  let running = false;
-  const metrics = () => [
-    "# TYPE x_kv_bytes gauge",
-    `x_kv_bytes{gpu="0",note="a } \\" b"} ${running ? 5000 : 1000} 1395066363000`,
-    `x_kv_cache_usage_ratio ${running ? 0.375 : 0.25}`,
-    "x_kv_reads_total 12", "x_kv_hole NaN", 'x_kv_open{a="', "x_kv_nothing ", "other 1", "",
-  ].join("\n");
-  const s = await fake((body, reply) => {
+  let finish = null; // ends the answer that is being decoded: once its memory has been read twice
+  let reads = 0;
+  const metrics = () => {
+    const bytes = finish ? [5000, 4000][reads] : 1000;
+    if (finish && ++reads === 2) finish();
+    return [
+      "# TYPE x_kv_bytes gauge",
+      `x_kv_bytes{gpu="0",note="a } \\" b"} ${bytes} 1395066363000`,
+      `x_kv_cache_usage_ratio ${bytes === 1000 ? 0.25 : 0.375}`,
+      "x_kv_reads_total 12", "x_kv_hole NaN", 'x_kv_open{a="', "x_kv_nothing ", "other 1", "",
+    ].join("\n");
+  };
+  const s = await fake((body, reply, count) => {
     if (body.messages[0].content.length > 3000) return refuse(reply, "too long");
-    if (body.max_tokens !== 64) return whole(body, reply);
-    running = true;
+    if (body.max_tokens !== 64) return whole(body, reply, count);
     reply.write(piece("once"));
-    setTimeout(() => {
-      running = false;
-      reply.end(piece(" more") + ending(body, 9));
-    }, 300);
+    const more = setInterval(() => reply.write(piece(" more")), 20);
+    finish = () => {
+      clearInterval(more);
+      finish = null;
+      reply.end(ending(body, 9));
+    };
   }, { metrics });
   t.after(s.close);
   const { report } = await bench(1, "--concurrency", "1", "--requests", "1", "-n", "8", "--no-cache-test", "--prompt", "16",
