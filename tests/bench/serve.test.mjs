@@ -207,10 +207,11 @@ async function stalling(from) {
   return { ...s, reached };
 }
 
-test("Ctrl-C: what was measured is written, connections are closed, 130", async (t) => {
+test("Ctrl-C: what was measured is written, connections are closed, 130", { timeout: 30000 }, async (t) => {
   const s = await stalling(4); // the warm-up and two at one in flight are whole
   t.after(s.close);
   const run = start(["--format", "json", ...short, "--timeout", "600", s.url]);
+  t.after(() => run.child.kill("SIGKILL"));
   await s.reached;
   const before = Date.now();
   run.child.kill("SIGINT");
@@ -224,10 +225,11 @@ test("Ctrl-C: what was measured is written, connections are closed, 130", async 
   assert.equal(report.tables.load.length, 1);
 });
 
-test("Ctrl-C within a row: latencies of what came, no throughput", async (t) => {
+test("Ctrl-C within a row: latencies of what came, no throughput", { timeout: 30000 }, async (t) => {
   const s = await stalling(4);
   t.after(s.close);
   const run = start(["--format", "json", "--concurrency", "1", "--requests", "3", "--no-cache-test", s.url]);
+  t.after(() => run.child.kill("SIGKILL"));
   await s.reached;
   run.child.kill("SIGTERM");
   const { code, stdout } = await run.ended;
@@ -237,11 +239,12 @@ test("Ctrl-C within a row: latencies of what came, no throughput", async (t) => 
   assert.ok(row.ttft_p50_ms > 0);
 });
 
-test("Ctrl-C while a page does not come", async (t) => {
+test("Ctrl-C while a page does not come", { timeout: 30000 }, async (t) => {
   const server = createServer(() => server.emit("asked"));
   await new Promise((done) => server.listen(0, "127.0.0.1", done));
   t.after(() => (server.closeAllConnections(), server.close()));
   const run = start([`http://127.0.0.1:${server.address().port}`]);
+  t.after(() => run.child.kill("SIGKILL"));
   await new Promise((done) => server.once("asked", done));
   const before = Date.now();
   run.child.kill("SIGINT");
