@@ -86,8 +86,9 @@ td_status td_served_one(td_served *s, td_bench_call *c, json_t *messages, uint32
 /* ---- the warm-up ---- */
 
 void td_served_learn(td_served *s, const char *text, const td_bench_call *c) {
-    if (c->state == TD_CALL_OK && c->prompt_tokens)
-        s->bytes_per_token = (double)strlen(text) / c->prompt_tokens;
+    const double bytes = c->state == TD_CALL_OK && c->prompt_tokens ? (double)strlen(text) / c->prompt_tokens : 0;
+    if (bytes > 0.1 && bytes < 100) /* a server that counts otherwise shall not make prompts without end */
+        s->bytes_per_token = bytes;
 }
 
 /* Some of every kind of text, about the size of a prompt. */
