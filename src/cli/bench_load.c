@@ -4,7 +4,9 @@
  * value a request. The wait of a token is one value a token: what passed since the read that brought the one before,
  * and 0 for a token that came in the same read, as those of an accepted draft do; its high percentiles show stalls.
  *
- * Drafted and plain arms are asked the same kinds of text, each prompt its own, and change which goes first. */
+ * Drafted and plain arms are asked the same kinds of text, each prompt its own. They take turns within a row, up to
+ * four each, so that a machine that grows slower meets both; which goes first changes. Throughput is over the turns
+ * together. */
 #include <math.h>
 #include <string.h>
 
@@ -32,13 +34,15 @@ static const td_bench_column columns[] = {
     {"tokens_per_round", "tokens/round", 2},
     {"accepted", "accepted", 2},
 };
-enum { N_COLUMNS = sizeof columns / sizeof *columns };
+enum { N_COLUMNS = sizeof columns / sizeof *columns, MAX_TURNS = 4 };
 
 static const td_bench_column ratio_columns[] = {
     {"concurrency", "in flight", 0},
     {"drafted_tokens_per_s", "drafted tokens/s", 1},
     {"plain_tokens_per_s", "plain tokens/s", 1},
     {"ratio", "ratio", 2},
+    {"ratio_min", "lowest turn", 2},
+    {"ratio_max", "highest", 2},
 };
 
 size_t td_served_requests(size_t requests, uint32_t width) {
@@ -52,7 +56,7 @@ typedef struct figures {
     size_t n_ok, n_failed, n_cut, n_tpot, n_waits;
     double tokens, pieces, prompt, cached;
     double timed, rounds, drafted, accepted; /* of requests whose server told: tokens after the first, and so on */
-    double began, ended;
+    double seconds;                          /* that took */
 } figures;
 
 static void figures_free(figures *f) {
@@ -86,24 +90,21 @@ static void add_answer(figures *f, const td_bench_call *c) {
     }
 }
 
-static td_status sum_up(const td_bench_call *calls, size_t n, figures *f, td_error *err) {
+/* seconds: from the first request to the last answer. */
+static td_status sum_up(const td_bench_call *calls, size_t n, double seconds, figures *f, td_error *err) {
     size_t most = 1;
     for (size_t i = 0; i < n; i++)
         most += waits_of(&calls[i]);
     *f = (figures){.ttft = td_calloc(n, sizeof(double)),
                    .tpot = td_calloc(n, sizeof(double)),
                    .waits = td_calloc(most, sizeof(double)),
-                   .began = INFINITY};
+                   .seconds = seconds};
     if (!f->ttft || !f->tpot || !f->waits)
         return td_fail(err, TD_E_NOMEM, "out of memory for latencies");
     for (size_t i = 0; i < n; i++) {
         const td_bench_call *c = &calls[i];
         f->n_failed += c->state == TD_CALL_FAILED;
         f->n_cut += c->state == TD_CALL_CUT || c->state == TD_CALL_WAITING;
-        if (c->state == TD_CALL_OK || c->state == TD_CALL_FAILED) {
-            f->began = fmin(f->began, c->began);
-            f->ended = fmax(f->ended, c->ended);
-        }
         if (c->state == TD_CALL_OK)
             add_answer(f, c);
     }
@@ -122,7 +123,7 @@ static json_t *percentile(double *values, size_t n, double p) {
 
 /* Throughput of a row that was broken off would count the work of answers that never came as none. */
 static double rate(const figures *f, double what) {
-    return f->n_cut || !f->n_ok || f->ended <= f->began ? 0 : what / (f->ended - f->began);
+    return f->n_cut || !f->n_ok || f->seconds <= 0 ? 0 : what / f->seconds;
 }
 
 static json_t *cells_of(const figures *f, uint32_t width) {
@@ -142,7 +143,9 @@ static json_t *cells_of(const figures *f, uint32_t width) {
 typedef struct arm {
     const char *way; /* NULL: the only one */
     bool plain;
-    double tokens_per_s; /* out; 0: none */
+    td_bench_call *calls;                 /* owned */
+    double seconds, turn_rate[MAX_TURNS]; /* of all turns; tokens a second of each */
+    double tokens_per_s;                  /* 0: none */
 } arm;
 
 static void add_row(td_served *s, arm *a, uint32_t width, figures *f) {
@@ -158,8 +161,8 @@ static void add_row(td_served *s, arm *a, uint32_t width, figures *f) {
         td_bench_note(s->report, "the server drafted at %u in flight although it was asked not to.", width);
 }
 
-static td_status report_calls(td_served *s, arm *a, uint32_t width, const td_bench_call *calls, size_t n,
-                              td_error *err) {
+static td_status report_arm(td_served *s, arm *a, uint32_t width, size_t n, td_error *err) {
+    const td_bench_call *calls = a->calls;
     figures f;
     td_served_count(s, calls, n);
     for (size_t i = 0; i < n; i++)
@@ -167,7 +170,7 @@ static td_status report_calls(td_served *s, arm *a, uint32_t width, const td_ben
             td_bench_note(s->report, "a request failed at %u in flight: %s", width, calls[i].error);
             break;
         }
-    td_status st = sum_up(calls, n, &f, err);
+    td_status st = sum_up(calls, n, a->seconds, &f, err);
     if (st == TD_OK && f.n_cut)
         td_bench_note(s->report, "broken off at %u in flight after %zu of %zu requests: no throughput there.", width,
                       f.n_ok + f.n_failed, f.n_ok + f.n_failed + f.n_cut);
@@ -189,36 +192,82 @@ static td_status prepare(td_served *s, td_bench_call *calls, size_t n, bool plai
     return TD_OK;
 }
 
-static td_status load_at(td_served *s, arm *a, uint32_t width, size_t n, td_error *err) {
-    td_bench_call *calls = td_calloc(n, sizeof *calls);
-    if (!calls)
+/* calls[from..from + n), `width` at a time. */
+static td_status run_turn(td_served *s, arm *a, uint32_t width, size_t from, size_t n, size_t turn, td_error *err) {
+    const td_bench_call *calls = a->calls + from;
+    double began = INFINITY, ended = 0, tokens = 0;
+    TD_TRY(td_bench_http_run(s->http, a->calls + from, n, width, td_served_tick, s, err));
+    s->done += n;
+    for (size_t i = 0; i < n; i++) {
+        began = fmin(began, calls[i].began);
+        ended = fmax(ended, calls[i].ended);
+        tokens += calls[i].state == TD_CALL_OK ? calls[i].tokens : 0;
+    }
+    a->seconds += ended - began;
+    a->turn_rate[turn] = ended > began ? tokens / (ended - began) : 0;
+    return TD_OK;
+}
+
+/* Arms in turns: a b, b a, ... */
+static td_status run_turns(td_served *s, arm *arms, size_t n_arms, uint32_t width, size_t n, size_t n_turns,
+                           td_error *err) {
+    for (size_t t = 0; t < n_turns; t++) {
+        const size_t from = n * t / n_turns, to = n * (t + 1) / n_turns;
+        for (size_t k = 0; k < n_arms; k++)
+            TD_TRY(run_turn(s, &arms[t % 2 ? n_arms - 1 - k : k], width, from, to - from, t, err));
+    }
+    return TD_OK;
+}
+
+static td_status arm_open(td_served *s, arm *a, size_t n, td_error *err) {
+    a->calls = td_calloc(n, sizeof *a->calls);
+    if (!a->calls)
         return td_fail(err, TD_E_NOMEM, "out of memory for %zu requests", n);
     for (size_t i = 0; i < n; i++)
-        td_bench_call_init(&calls[i]);
-    td_status st = prepare(s, calls, n, a->plain, err);
+        td_bench_call_init(&a->calls[i]);
+    return prepare(s, a->calls, n, a->plain, err);
+}
+
+static void arm_close(arm *a, size_t n) {
+    for (size_t i = 0; i < n && a->calls; i++)
+        td_bench_call_free(&a->calls[i]);
+    td_free(a->calls);
+}
+
+/* What ran is reported also when it was broken off. */
+static td_status load_at(td_served *s, arm *arms, size_t n_arms, uint32_t width, size_t n, size_t n_turns,
+                         td_error *err) {
+    td_status st = TD_OK;
+    for (size_t k = 0; k < n_arms && st == TD_OK; k++)
+        st = arm_open(s, &arms[k], n, err);
     if (st == TD_OK) {
         td_error none = {0};
-        st = td_bench_http_run(s->http, calls, n, width, td_served_tick, s, err);
-        td_status told = report_calls(s, a, width, calls, n, st == TD_OK ? err : &none);
-        st = st == TD_OK ? told : st;
+        st = run_turns(s, arms, n_arms, width, n, n_turns, err);
+        for (size_t k = 0; k < n_arms; k++) {
+            td_status told = report_arm(s, &arms[k], width, n, st == TD_OK ? err : &none);
+            st = st == TD_OK ? told : st;
+        }
     }
-    s->done += n;
-    for (size_t i = 0; i < n; i++)
-        td_bench_call_free(&calls[i]);
-    td_free(calls);
+    for (size_t k = 0; k < n_arms; k++)
+        arm_close(&arms[k], n);
     return st;
 }
 
 /* ---- the table ---- */
 
-static td_status both_at(td_served *s, td_bench_table *ratios, uint32_t width, size_t n, bool plain_first,
-                         td_error *err) {
-    arm arms[2] = {{"drafted", false, 0}, {"plain", true, 0}};
-    TD_TRY(load_at(s, &arms[plain_first], width, n, err));
-    TD_TRY(load_at(s, &arms[!plain_first], width, n, err));
-    td_bench_row(ratios, json_pack("[I,o,o,o]", (json_int_t)width, td_bench_real(arms[0].tokens_per_s),
+static td_status both_at(td_served *s, td_bench_table *ratios, uint32_t width, size_t n, td_error *err) {
+    arm arms[2] = {{.way = "drafted"}, {.way = "plain", .plain = true}};
+    double ratio[MAX_TURNS];
+    size_t n_turns = n / (2 * (size_t)width);
+    n_turns = n_turns < 1 ? 1 : n_turns > MAX_TURNS ? MAX_TURNS : n_turns;
+    TD_TRY(load_at(s, arms, 2, width, n, n_turns, err));
+    for (size_t t = 0; t < n_turns; t++)
+        ratio[t] = arms[0].turn_rate[t] / arms[1].turn_rate[t];
+    const td_bench_summary spread = td_bench_summarise(ratio, n_turns);
+    td_bench_row(ratios, json_pack("[I,o,o,o,o,o]", (json_int_t)width, td_bench_real(arms[0].tokens_per_s),
                                    td_bench_real(arms[1].tokens_per_s),
-                                   td_bench_real(arms[0].tokens_per_s / arms[1].tokens_per_s)));
+                                   td_bench_real(arms[0].tokens_per_s / arms[1].tokens_per_s),
+                                   td_bench_real(spread.min), td_bench_real(spread.max)));
     return TD_OK;
 }
 
@@ -227,13 +276,13 @@ td_status td_served_load(td_served *s, const uint32_t *counts, uint32_t n, size_
     const size_t skip = !compare;
     s->load = td_bench_table_new(s->report, "load", "Answers under load", columns + skip, N_COLUMNS - skip);
     td_bench_table *ratios =
-        compare ? td_bench_table_new(s->report, "compare", "Drafted over plain", ratio_columns, 4) : NULL;
+        compare ? td_bench_table_new(s->report, "compare", "Drafted over plain", ratio_columns, 6) : NULL;
     if (!s->load || (compare && !ratios))
         return td_fail(err, TD_E_NOMEM, "out of memory");
     for (uint32_t i = 0; i < n; i++) {
         const size_t each = td_served_requests(requests, counts[i]);
         arm only = {0};
-        TD_TRY(compare ? both_at(s, ratios, counts[i], each, i % 2, err) : load_at(s, &only, counts[i], each, err));
+        TD_TRY(compare ? both_at(s, ratios, counts[i], each, err) : load_at(s, &only, 1, counts[i], each, 1, err));
     }
     return TD_OK;
 }

@@ -122,13 +122,16 @@ test("the path in front of /v1 stays", async (t) => {
 test("drafted beside plain: the field, both rows, the ratio", async (t) => {
   const s = await fake(whole);
   t.after(s.close);
-  const { report } = await bench(0, ...short, "--compare-mtp", s.url);
-  assert.deepEqual(report.tables.load.map((r) => [r.way, r.concurrency]),
-    [["drafted", 1], ["plain", 1], ["plain", 2], ["drafted", 2]]);
-  assert.deepEqual(report.tables.load.map((r) => r.tokens_per_round), [4, 1, 1, 4]);
-  assert.equal(s.bodies.filter((b) => b.mtp === false).length, 4);
-  for (const r of report.tables.compare)
+  const { report } = await bench(0, "--concurrency", "1,2", "--requests", "5", "--no-cache-test", "--compare-mtp", s.url);
+  assert.deepEqual(report.tables.load.map((r) => [r.way, r.concurrency, r.requests, r.tokens_per_round]),
+    [["drafted", 1, 5, 4], ["plain", 1, 5, 1], ["drafted", 2, 5, 4], ["plain", 2, 5, 1]]);
+  const order = s.bodies.slice(1, 11).map((b) => (b.mtp === false ? "p" : "d")).join("");
+  assert.equal(order, "ddpp" + "pppddd"); // two turns of both, the second one the other way round
+  assert.equal(s.bodies.filter((b) => b.mtp === false).length, 10);
+  for (const r of report.tables.compare) {
     assert.ok(Math.abs(r.ratio - r.drafted_tokens_per_s / r.plain_tokens_per_s) < 1e-6);
+    assert.ok(r.ratio_min <= r.ratio_max);
+  }
 });
 
 test("a turn that is refused costs its own row alone; the exit code says that something failed", async (t) => {
