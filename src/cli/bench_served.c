@@ -22,7 +22,7 @@ void td_served_tick(void *served, size_t ended) {
 
 static void compose(const td_served *s, uint32_t class, size_t material, td_buf *text) {
     td_buf_init(text, MAX_TEXT);
-    (void)td_buf_printf(text, "%08llx-%u: ", (unsigned long long)s->seed, s->serial);
+    (void)td_buf_printf(text, "%u-%08llx: ", s->serial, (unsigned long long)s->seed);
     td_bench_message(class, material, text);
 }
 
