@@ -148,9 +148,7 @@ static int conclude(const td_served *s, const serve_args *a, td_status st, const
     td_progress_clear();
     if (s->with_rate == 0 && a->output.plot.given)
         td_bench_note(s->report, "%s was not drawn: there is no throughput.", a->output.plot.v);
-    int rc = td_bench_finish(s->report, &a->output, s->with_rate ? &plot : NULL);
-    if (st != TD_OK)
-        return td_report_failure(st, err);
+    int rc = td_bench_end(s->report, &a->output, s->with_rate ? &plot : NULL, st, err);
     if (rc == TD_EXIT_OK && s->failed) {
         td_report_error("tandem", "%zu of %zu requests failed, the first with: %s", s->failed, s->ended,
                         s->first_failure);
@@ -177,6 +175,9 @@ static int serve_with_args(serve_args *a) {
     set_defaults(a);
     if (!check(a))
         return TD_EXIT_USAGE;
+    int rc = td_bench_check_output(me, &a->output);
+    if (rc != TD_EXIT_OK)
+        return rc;
     td_progress_enable(!a->quiet.given);
     td_served s = {.seed = a->seed.v,
                    .temperature = a->temp.v,
@@ -187,7 +188,6 @@ static int serve_with_args(serve_args *a) {
     const td_bench_http_options options = {
         .url = a->url, .key = a->key.given ? a->key.v : NULL, .timeout = a->timeout.v, .stop = td_interrupted};
     td_error err = {0};
-    int rc = TD_EXIT_OK;
     td_status st = td_bench_http_open(&s.http, &options, &err);
     if (st != TD_OK)
         rc = td_report_failure(st, &err);
