@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/pool.h"
+#include "base/processors.h"
 
 enum { JOBS = 500, SERIES = 21, MAX_COUNTS = 32 };
 
@@ -58,7 +59,7 @@ int main(int argc, char **argv) {
     int counts[MAX_COUNTS], n_counts = 0;
     for (int i = 1; i < argc && n_counts < MAX_COUNTS; i++)
         counts[n_counts++] = atoi(argv[i]);
-    for (int n = 2; argc < 2 && n <= td_pool_usable_processors() && n_counts < MAX_COUNTS; n *= 2)
+    for (int n = 2; argc < 2 && n <= td_processors_usable() && n_counts < MAX_COUNTS; n *= 2)
         counts[n_counts++] = n;
     td_pool *one = open_pool(1);
     const int steps[] = {400, 3200};

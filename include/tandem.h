@@ -109,7 +109,8 @@ typedef struct td_engine_options {
     uint32_t kv_page;      /* positions a KV page; default 64 */
     int n_threads;         /* 0: all usable processors */
     const char *isa; /* "auto" (or NULL), "generic", "avx2", "avxvnni", "avx512", "neon", "neon+dotprod", "reference" */
-    bool pin;        /* bind threads to processors */
+    bool pin;        /* bind each thread to a processor, one of each core first; the thread that generates, too, for as
+                      * long as it does (the scheduler's for good) */
     bool float_activations; /* quantised weights meet f32 activations rather than int8 ones */
     bool no_packing;        /* quantised weights are read from the file's pages, which processes share, rather than from
                              * a copy in the order of the kernels, which is faster: the same results, bit for bit */

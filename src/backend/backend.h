@@ -292,7 +292,7 @@ typedef enum td_isa {
 typedef struct td_cpu_options {
     int n_threads; /* 0: all usable processors */
     td_isa isa;    /* AUTO: the best the machine has (or what the build was told); one it lacks is TD_E_UNSUPPORTED */
-    bool pin;
+    bool pin;      /* bind threads to processors (base/pool.h) */
     bool float_activations; /* quantised weights meet f32 activations, rather than int8 ones */
     bool no_packing;        /* td_backend_ops.adopt does nothing */
 } td_cpu_options;

@@ -24,18 +24,14 @@
  * A barrier where each worker checks in was the alternative; it makes every job as slow as the slowest wake-up. */
 #include "base/pool.h"
 
-#include <errno.h>
-#include <limits.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/processors.h"
 
 #define MAX_THREADS 1024
 #define SPINS_A_CLOCK_READ 64
@@ -72,6 +68,10 @@ struct td_pool {
     worker *workers;         /* [n_threads - 1]; the caller is thread 0 */
     share *shares;           /* [n_threads] */
     int n_started;
+
+    int *cpus; /* [n_cpus] thread i is bound to cpus[i % n_cpus]; NULL: threads are not bound */
+    int n_cpus;
+    uint64_t serial; /* of all pools of the process */
 };
 
 static void relax(void) {
@@ -193,6 +193,8 @@ static void wait_for_tiles(td_pool *p) {
 static void *worker_main(void *arg) {
     worker *w = arg;
     td_pool *p = w->pool;
+    if (p->cpus)
+        td_processors_bind(p->cpus[w->index % p->n_cpus]);
     while (!atomic_load(&p->stop)) {
         if (!spin_until(p, w, work_or_stop))
             sleep_until_work(p, w);
@@ -208,9 +210,26 @@ static void set_shares(td_pool *p, uint32_t number) {
         atomic_store(&p->shares[i].word, (uint64_t)number << 32 | UINT32_MAX);
 }
 
+/* The pool that the calling thread is bound for; pools are told apart by number, as an address may come again. */
+static _Thread_local uint64_t bound_for;
+
+static void bind_owner(td_pool *p) {
+    if (!p->cpus || bound_for == p->serial)
+        return;
+    td_processors_bind(p->cpus[0]);
+    bound_for = p->serial;
+}
+
+void td_pool_leave(void) {
+    if (bound_for)
+        td_processors_unbind();
+    bound_for = 0;
+}
+
 void td_pool_run(td_pool *p, td_pool_fn fn, void *arg, int n_tiles) {
     if (n_tiles <= 0)
         return;
+    bind_owner(p);
     if (p->n_threads == 1 || n_tiles == 1) {
         for (int t = 0; t < n_tiles; t++)
             fn(arg, t, 0);
@@ -227,122 +246,6 @@ void td_pool_run(td_pool *p, td_pool_fn fn, void *arg, int n_tiles) {
     wake_workers(p);
     work_along(p, job, 0);
     wait_for_tiles(p);
-}
-
-/* ---- processors ---- */
-
-#ifdef __linux__
-/* The affinity mask of this thread in a set of *n processors; NULL when it cannot be read. CPU_FREE. */
-static cpu_set_t *affinity(int *n, size_t *bytes) {
-    for (*n = 1024; *n <= 1 << 20; *n *= 2) {
-        cpu_set_t *set = CPU_ALLOC((size_t)*n);
-        if (!set)
-            return NULL;
-        *bytes = CPU_ALLOC_SIZE(*n);
-        if (sched_getaffinity(0, *bytes, set) == 0)
-            return set;
-        CPU_FREE(set);
-        if (errno != EINVAL) /* EINVAL: the kernel's mask is longer */
-            return NULL;
-    }
-    return NULL;
-}
-
-static int affinity_count(void) {
-    int n;
-    size_t bytes;
-    cpu_set_t *set = affinity(&n, &bytes);
-    if (!set)
-        return 0;
-    int count = CPU_COUNT_S(bytes, set);
-    CPU_FREE(set);
-    return count;
-}
-
-/* Best effort: a processor that went away leaves the thread where the scheduler puts it. */
-static void pin_thread(pthread_t thread, int index) {
-    int n;
-    size_t bytes;
-    cpu_set_t *set = affinity(&n, &bytes);
-    if (!set)
-        return;
-    int count = CPU_COUNT_S(bytes, set), nth = count > 0 ? index % count : 0, chosen = -1;
-    for (int c = 0; c < n && chosen < 0; c++)
-        if (CPU_ISSET_S(c, bytes, set) && nth-- == 0)
-            chosen = c;
-    if (chosen >= 0) {
-        CPU_ZERO_S(bytes, set);
-        CPU_SET_S(chosen, bytes, set);
-        pthread_setaffinity_np(thread, bytes, set);
-    }
-    CPU_FREE(set);
-}
-#else
-static int affinity_count(void) {
-    return 0;
-}
-
-static void pin_thread(pthread_t thread, int index) {
-    (void)thread;
-    (void)index;
-}
-#endif
-
-/* The quota of one cpu.max ("max 100000", "150000 100000"), in processors rounded up; 0: none. */
-static int read_cpu_max(const char *path) {
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return 0;
-    long long quota = 0, period = 0;
-    int fields = fscanf(f, "%lld %lld", &quota, &period);
-    fclose(f);
-    if (fields != 2 || quota <= 0 || period <= 0)
-        return 0;
-    long long n = quota / period + (quota % period != 0);
-    return n < INT_MAX ? (int)n : INT_MAX;
-}
-
-/* The process's path in the v2 hierarchy: the line "0::/a/b". */
-static bool read_membership(const char *membership, char *path, size_t size) {
-    FILE *f = fopen(membership, "re");
-    if (!f)
-        return false;
-    bool found = false;
-    char line[4096];
-    while (!found && fgets(line, sizeof line, f))
-        if (strncmp(line, "0::/", 4) == 0) {
-            line[strcspn(line, "\n")] = '\0';
-            found = (size_t)snprintf(path, size, "%s", line + 3) < size;
-        }
-    fclose(f);
-    return found;
-}
-
-int td_pool_cgroup_quota(const char *membership, const char *mount) {
-    char group[4096], path[8400];
-    if (!read_membership(membership, group, sizeof group))
-        return 0;
-    int least = 0;
-    for (;;) { /* a quota binds the whole subtree: look at every ancestor */
-        snprintf(path, sizeof path, "%s%s/cpu.max", mount, group);
-        int n = read_cpu_max(path);
-        if (n > 0 && (least == 0 || n < least))
-            least = n;
-        char *slash = strrchr(group, '/');
-        if (!slash)
-            return least;
-        *slash = '\0';
-    }
-}
-
-int td_pool_usable_processors(void) {
-    int n = affinity_count();
-    if (n <= 0)
-        n = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    int quota = td_pool_cgroup_quota("/proc/self/cgroup", "/sys/fs/cgroup");
-    if (quota > 0 && quota < n)
-        n = quota;
-    return n > 0 ? n : 1;
 }
 
 /* ---- life ---- */
@@ -365,7 +268,7 @@ static int start_worker(worker *w) {
     return rc;
 }
 
-static td_status start_workers(td_pool *p, bool pin, td_error *err) {
+static td_status start_workers(td_pool *p, td_error *err) {
     for (int i = 0; i < p->n_threads - 1; i++) {
         worker *w = &p->workers[i];
         *w = (worker){.pool = p, .index = i + 1, .seen = (uint64_t)FIRST_JOB << 32};
@@ -374,13 +277,19 @@ static td_status start_workers(td_pool *p, bool pin, td_error *err) {
             return td_fail(err, TD_E_NOMEM, "thread %d of %d could not be started: %s", i + 2, p->n_threads,
                            strerror(rc));
         p->n_started++;
-        if (pin)
-            pin_thread(w->thread, i + 1);
     }
     return TD_OK;
 }
 
+/* The processors that threads are bound to; best effort, as all of binding. */
+static void choose_processors(td_pool *p) {
+    p->cpus = td_processors_list(&p->n_cpus);
+    if (p->cpus)
+        td_processors_by_core(p->cpus, p->n_cpus, "/sys/devices/system/cpu");
+}
+
 static td_pool *pool_new(int n_threads, int spin_us) {
+    static _Atomic uint64_t serials;
     td_pool *p = td_malloc_aligned(sizeof *p);
     worker *workers = td_calloc((size_t)n_threads, sizeof *workers);
     share *shares = td_malloc_aligned((size_t)n_threads * sizeof *shares);
@@ -397,6 +306,7 @@ static td_pool *pool_new(int n_threads, int spin_us) {
     atomic_store(&p->job, (uint64_t)FIRST_JOB << 32);
     p->spin_ns = (int64_t)spin_us * 1000;
     p->workers = workers;
+    p->serial = atomic_fetch_add(&serials, 1) + 1;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);
     pthread_cond_init(&p->finished, NULL);
@@ -405,8 +315,9 @@ static td_pool *pool_new(int n_threads, int spin_us) {
 
 td_status td_pool_open(td_pool **out, const td_pool_options *opt, td_error *err) {
     *out = NULL;
+    td_pool_leave();
     td_pool_options o = opt ? *opt : td_pool_options_default();
-    int n = o.n_threads == 0 ? td_pool_usable_processors() : o.n_threads;
+    int n = o.n_threads == 0 ? td_processors_usable() : o.n_threads;
     if (o.n_threads == 0 && n > MAX_THREADS)
         n = MAX_THREADS;
     if (n < 1 || n > MAX_THREADS)
@@ -416,7 +327,9 @@ td_status td_pool_open(td_pool **out, const td_pool_options *opt, td_error *err)
     td_pool *p = pool_new(n, o.spin_us);
     if (!p)
         return td_fail(err, TD_E_NOMEM, "no memory for a pool of %d threads", n);
-    td_status st = start_workers(p, o.pin, err);
+    if (o.pin)
+        choose_processors(p);
+    td_status st = start_workers(p, err);
     if (st != TD_OK) {
         td_pool_close(&p);
         return st;
@@ -429,6 +342,8 @@ void td_pool_close(td_pool **pool) {
     td_pool *p = pool ? *pool : NULL;
     if (!p)
         return;
+    if (bound_for == p->serial)
+        td_pool_leave();
     atomic_store(&p->stop, 1);
     pthread_mutex_lock(&p->lock);
     pthread_cond_broadcast(&p->work);
@@ -438,6 +353,7 @@ void td_pool_close(td_pool **pool) {
     pthread_cond_destroy(&p->finished);
     pthread_cond_destroy(&p->work);
     pthread_mutex_destroy(&p->lock);
+    td_free(p->cpus);
     td_free(p->workers);
     td_free_aligned(p->shares);
     td_free_aligned(p);

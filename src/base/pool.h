@@ -10,9 +10,9 @@
 typedef struct td_pool td_pool;
 
 typedef struct td_pool_options {
-    int n_threads; /* including the caller's; 0: one per usable processor (affinity and cgroup quota heeded) */
+    int n_threads; /* including the caller's; 0: one per usable processor (td_processors_usable) */
     int spin_us;   /* how long an idle worker spins before it sleeps; 0: sleep at once; default 50 */
-    bool pin;      /* bind worker i to the i-th usable processor */
+    bool pin;      /* bind every thread to a processor of its own, as far as there are enough; see below */
 } td_pool_options;
 
 td_pool_options td_pool_options_default(void);
@@ -20,12 +20,13 @@ td_status td_pool_open(td_pool **out, const td_pool_options *opt, td_error *err)
 void td_pool_close(td_pool **pool);
 int td_pool_n_threads(const td_pool *pool);
 
-/* Processors this process may use: affinity mask, capped by a cgroup CPU quota (rounded up). >= 1. */
-int td_pool_usable_processors(void);
-
-/* What the cgroup v2 CPU quotas of a process allow, in processors rounded up; 0: no quota. `membership` is its
- * /proc/<pid>/cgroup, `mount` the hierarchy (/sys/fs/cgroup); parameters so that a test can lay out its own. */
-int td_pool_cgroup_quota(const char *membership, const char *mount);
+/* With `pin`, worker i is bound to the i-th of the processors that the thread which opens the pool may use: one of each
+ * core first, then the second of each (td_processors_by_core). The owner gets the first, at its first td_pool_run: it
+ * works along and may be another thread than the one that opened the pool. It stays bound, and so are threads that it
+ * starts, until it calls td_pool_leave, which gives back what it was allowed before; that does nothing to a thread that
+ * is not bound. td_pool_open leaves first, so that a pool does not inherit what another pinned; so does td_pool_close
+ * on the thread that is bound for that pool. Best effort: what the system refuses leaves threads where they are. */
+void td_pool_leave(void);
 
 /* Calls fn(arg, tile, thread) for every tile in [0, n_tiles), each exactly once, on some thread in [0, n_threads).
  * Returns when all are done; everything they wrote is then visible. Which thread takes which tile is not defined, so

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/pool.h"
 #include "engine/constrain.h"
 #include "engine/module_class.h"
 #include "engine/texts.h"
@@ -284,6 +285,7 @@ td_status td_engine_open(td_engine **out, const td_engine_options *opt, td_error
         td_engine_close(&e);
         return st;
     }
+    td_pool_leave(); /* who opens need not be who generates, and starts other threads */
     e->info.load_seconds = td_clock_since(start);
     *out = e;
     return TD_OK;

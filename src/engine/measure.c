@@ -56,6 +56,7 @@ void td_measure_close(td_measure **pm) {
     if (!pm || !*pm)
         return;
     td_measure *m = *pm;
+    td_pool_leave();
     td_seq_close(&m->seq);
     td_free(m->prompt);
     td_free(m->token);

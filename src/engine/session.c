@@ -1,5 +1,6 @@
 /* session.c - a conversation on one sequence: runs, one after the other. */
 #include "base/alloc.h"
+#include "base/pool.h"
 #include "engine/run.h"
 
 struct td_session {
@@ -64,6 +65,7 @@ td_status td_session_generate(td_session *session, const td_request *req, td_res
         }
         td_task_close(&task);
     }
+    td_pool_leave();
     atomic_flag_clear(&e->busy);
     return st;
 }

@@ -1,18 +1,18 @@
-/* test_pool.c - the thread pool: every tile once, results visible, sleepers woken, processors counted. */
+/* test_pool.c - the thread pool: every tile once, results visible, sleepers woken, threads bound. */
+#include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
 #include "base/alloc.h"
 #include "base/pool.h"
+#include "base/processors.h"
 
 #define MAX_TILES 1000
 
@@ -158,49 +158,94 @@ static void no_memory_leaves_nothing_behind(void **state) {
 
 /* ---- processors ---- */
 
-static void put(const char *dir, const char *name, const char *text) {
-    char path[600];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    assert_true(fputs(text, f) >= 0);
-    fclose(f);
+#ifdef __linux__
+typedef struct places {
+    cpu_set_t of[3]; /* by thread: where it may run */
+    atomic_int n_arrived;
+    int n_threads;
+} places;
+
+/* Every thread gets a tile: none ends before all have begun. */
+static void note_place(void *arg, int tile, int thread) {
+    places *p = arg;
+    (void)tile;
+    pthread_getaffinity_np(pthread_self(), sizeof p->of[thread], &p->of[thread]);
+    atomic_fetch_add(&p->n_arrived, 1);
+    while (atomic_load(&p->n_arrived) < p->n_threads)
+        usleep(100);
 }
 
-static void the_tightest_quota_of_the_ancestors_counts(void **state) {
-    (void)state;
-    char root[] = "/tmp/td-test-pool-XXXXXX", inner[64], member[64];
-    assert_non_null(mkdtemp(root));
-    snprintf(inner, sizeof inner, "%s/a", root);
-    mkdir(inner, 0700);
-    snprintf(inner, sizeof inner, "%s/a/b", root);
-    mkdir(inner, 0700);
-    snprintf(member, sizeof member, "%s/cgroup", root);
-    put(root, "cgroup", "12:cpu:/other\n0::/a/b\n");
-    assert_int_equal(td_pool_cgroup_quota(member, root), 0); /* no files: no quota */
-    put(root, "a/b/cpu.max", "max 100000\n");
-    assert_int_equal(td_pool_cgroup_quota(member, root), 0);
-    put(root, "a/b/cpu.max", "350000 100000\n");
-    assert_int_equal(td_pool_cgroup_quota(member, root), 4);
-    put(root, "a/cpu.max", "150000 100000\n");
-    assert_int_equal(td_pool_cgroup_quota(member, root), 2);
-    put(root, "cpu.max", "1000 100000\n");
-    assert_int_equal(td_pool_cgroup_quota(member, root), 1);
-    put(root, "cgroup", "0::/\n");
-    assert_int_equal(td_pool_cgroup_quota(member, root), 1);
-    put(root, "cpu.max", "nonsense");
-    assert_int_equal(td_pool_cgroup_quota(member, root), 0);
-    put(root, "cgroup", "12:cpu:/v1-only\n");
-    assert_int_equal(td_pool_cgroup_quota(member, root), 0);
-    assert_int_equal(td_pool_cgroup_quota("/nonexistent", root), 0);
-    char command[128];
-    snprintf(command, sizeof command, "rm -r %s", root);
-    assert_int_equal(system(command), 0);
+static void run_and_note(td_pool *pool, places *p) {
+    *p = (places){.n_threads = td_pool_n_threads(pool)};
+    td_pool_run(pool, note_place, p, p->n_threads);
 }
 
-static void there_is_at_least_one_processor(void **state) {
+static void assert_bound_in_order(const places *p, int n_usable, const int *usable) {
+    for (int i = 0; i < p->n_threads; i++) {
+        assert_int_equal(CPU_COUNT(&p->of[i]), 1);
+        assert_true(CPU_ISSET((size_t)usable[i % n_usable], &p->of[i]));
+    }
+}
+
+typedef struct other {
+    td_pool *pool;
+    places places;
+} other;
+
+static void *submit(void *arg) {
+    other *o = arg;
+    run_and_note(o->pool, &o->places);
+    return NULL;
+}
+
+static void pinning_binds_workers_and_whoever_submits(void **state) {
     (void)state;
-    assert_in_range(td_pool_usable_processors(), 1, 1 << 20);
+    td_error err;
+    td_pool *pool;
+    cpu_set_t before, now;
+    int n;
+    int *usable = td_processors_list(&n);
+    assert_non_null(usable);
+    td_processors_by_core(usable, n, "/sys/devices/system/cpu");
+    assert_int_equal(pthread_getaffinity_np(pthread_self(), sizeof before, &before), 0);
+    assert_int_equal(td_pool_open(&pool, &(td_pool_options){.n_threads = 3, .pin = true}, &err), TD_OK);
+    pthread_getaffinity_np(pthread_self(), sizeof now, &now);
+    assert_true(CPU_EQUAL(&now, &before)); /* opening binds nobody but workers */
+
+    other o = {.pool = pool};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, submit, &o), 0);
+    pthread_join(thread, NULL);
+    assert_bound_in_order(&o.places, n, usable);
+    pthread_getaffinity_np(pthread_self(), sizeof now, &now);
+    assert_true(CPU_EQUAL(&now, &before));
+
+    places p;
+    run_and_note(pool, &p);
+    assert_bound_in_order(&p, n, usable);
+    td_pool_leave();
+    pthread_getaffinity_np(pthread_self(), sizeof now, &now);
+    assert_true(CPU_EQUAL(&now, &before));
+    td_pool_leave();
+
+    run_and_note(pool, &p); /* and again */
+    assert_bound_in_order(&p, n, usable);
+    td_pool *second; /* opened by a bound thread: as if it were not */
+    assert_int_equal(td_pool_open(&second, &(td_pool_options){.n_threads = 2}, &err), TD_OK);
+    run_and_note(second, &p);
+    assert_true(CPU_EQUAL(&p.of[0], &before));
+    assert_true(CPU_EQUAL(&p.of[1], &before));
+    td_pool_close(&second);
+    run_and_note(pool, &p);
+    td_pool_close(&pool);
+    pthread_getaffinity_np(pthread_self(), sizeof now, &now);
+    assert_true(CPU_EQUAL(&now, &before));
+    td_free(usable);
+}
+#endif
+
+static void one_thread_a_processor_can_be_pinned(void **state) {
+    (void)state;
     td_pool *p;
     td_error err;
     assert_int_equal(td_pool_open(&p, &(td_pool_options){.pin = true}, &err), TD_OK);
@@ -217,8 +262,10 @@ int main(void) {
         cmocka_unit_test(two_threads_work_at_the_same_time),
         cmocka_unit_test(bad_options_are_refused),
         cmocka_unit_test(no_memory_leaves_nothing_behind),
-        cmocka_unit_test(the_tightest_quota_of_the_ancestors_counts),
-        cmocka_unit_test(there_is_at_least_one_processor),
+        cmocka_unit_test(one_thread_a_processor_can_be_pinned),
+#ifdef __linux__
+        cmocka_unit_test(pinning_binds_workers_and_whoever_submits),
+#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
