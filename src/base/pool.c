@@ -16,18 +16,29 @@
  * Numbers wrap around, and "older" is a matter of half their range: a share that no job has had tiles for is brought up
  * to date in time (REFRESH). They begin close to the end of the range, so that this is no rare event.
  *
- * Idle workers spin on the job's word for spin_us and then sleep on a condition variable; the owner does the same while
- * it waits for the last tiles. A sleeper announces itself (`sleepers`, `owner_sleeps`) before it looks at the word a
- * last time, and the other side looks for sleepers after it has published, both sequentially consistent, so one of the
- * two always sees the other. With nobody asleep a job costs no system call.
+ * Idle workers spin on the job's word for spin_us and then sleep on `bell`; the owner does the same while it waits for
+ * the last tiles, on `done`. A sleeper announces itself (`sleepers`, `owner_sleeps`) before it looks at the word a last
+ * time, and the other side looks for sleepers after it has published, both sequentially consistent, so one of the two
+ * always sees the other. With nobody asleep a job costs no system call. A job wakes no more workers than it has tiles
+ * for beside the owner and those who are awake: to wake fifteen for two tiles takes longer than the tiles. Nobody needs
+ * to be woken for a job to end, as the owner takes what is left.
+ *
+ * Sleeping is Linux's futex, which wakes a number of threads without making them queue for a lock; elsewhere a
+ * condition variable.
  *
  * A barrier where each worker checks in was the alternative; it makes every job as slow as the slowest wake-up. */
 #include "base/pool.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -35,6 +46,7 @@
 
 #define MAX_THREADS 1024
 #define SPINS_A_CLOCK_READ 64
+#define SPIN_US 50
 #define FIRST_JOB (UINT32_MAX - 1000)
 #define REFRESH (1u << 30) /* jobs; well within half the range of numbers */
 
@@ -49,12 +61,22 @@ typedef struct share {
     _Alignas(64) _Atomic uint64_t word; /* number of a job << 32 | tiles of this share taken */
 } share;
 
+/* A word that threads sleep on until it changes. */
+typedef struct bell {
+    _Atomic uint32_t word;
+#ifndef __linux__
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+#endif
+} bell;
+
 struct td_pool {
     _Alignas(64) _Atomic uint64_t job; /* number << 32 | tiles */
-    _Alignas(64) atomic_int done;      /* tiles finished */
-    _Alignas(64) atomic_int sleepers;  /* workers asleep or about to be */
-    atomic_int owner_sleeps;
     atomic_int stop;
+    _Alignas(64) bell done;           /* tiles finished; the owner sleeps here */
+    _Alignas(64) atomic_int sleepers; /* workers asleep or about to be */
+    atomic_int owner_sleeps;
+    bell work; /* workers sleep here */
 
     /* The job: written by the owner while no tile is out, read by whoever holds a tile. */
     _Alignas(64) td_pool_fn fn;
@@ -62,17 +84,63 @@ struct td_pool {
 
     int n_threads;
     int64_t spin_ns;
-    pthread_mutex_t lock;
-    pthread_cond_t work;     /* workers sleep here */
-    pthread_cond_t finished; /* the owner sleeps here */
-    worker *workers;         /* [n_threads - 1]; the caller is thread 0 */
-    share *shares;           /* [n_threads] */
+    worker *workers; /* [n_threads - 1]; the caller is thread 0 */
+    share *shares;   /* [n_threads] */
     int n_started;
 
     int *cpus; /* [n_cpus] thread i is bound to cpus[i % n_cpus]; NULL: threads are not bound */
     int n_cpus;
     uint64_t serial; /* of all pools of the process */
 };
+
+/* ---- bells ---- */
+
+#ifdef __linux__
+/* Returns when the word is no longer `seen`, or earlier. */
+static void bell_wait(bell *b, uint32_t seen) {
+    syscall(SYS_futex, &b->word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+/* The word has changed: wakes n of those who wait. */
+static void bell_wake(bell *b, int n) {
+    syscall(SYS_futex, &b->word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
+}
+
+static void bell_init(bell *b) {
+    atomic_init(&b->word, 0);
+}
+
+static void bell_destroy(bell *b) {
+    (void)b;
+}
+#else
+static void bell_wait(bell *b, uint32_t seen) {
+    pthread_mutex_lock(&b->lock);
+    if (atomic_load(&b->word) == seen)
+        pthread_cond_wait(&b->changed, &b->lock);
+    pthread_mutex_unlock(&b->lock);
+}
+
+static void bell_wake(bell *b, int n) {
+    pthread_mutex_lock(&b->lock);
+    for (; n > 0 && n < MAX_THREADS; n--)
+        pthread_cond_signal(&b->changed);
+    if (n)
+        pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+}
+
+static void bell_init(bell *b) {
+    atomic_init(&b->word, 0);
+    pthread_mutex_init(&b->lock, NULL);
+    pthread_cond_init(&b->changed, NULL);
+}
+
+static void bell_destroy(bell *b) {
+    pthread_cond_destroy(&b->changed);
+    pthread_mutex_destroy(&b->lock);
+}
+#endif
 
 static void relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -113,19 +181,16 @@ static int take_tile(td_pool *p, uint64_t job, int i) {
 }
 
 /* n tiles are finished: after the last the job's fields are the owner's again. */
-static void finish_tiles(td_pool *p, uint64_t job, int n) {
-    if (atomic_fetch_add(&p->done, n) + n < (int)tiles_of(job) || !atomic_load(&p->owner_sleeps))
-        return;
-    pthread_mutex_lock(&p->lock);
-    pthread_cond_signal(&p->finished);
-    pthread_mutex_unlock(&p->lock);
+static void finish_tiles(td_pool *p, uint64_t job, uint32_t n) {
+    if (atomic_fetch_add(&p->done.word, n) + n == tiles_of(job) && atomic_load(&p->owner_sleeps))
+        bell_wake(&p->done, 1);
 }
 
 /* The thread's own share, then what is left of the others'. */
 static void work_along(td_pool *p, uint64_t job, int thread) {
     for (int i = 0; i < p->n_threads && atomic_load(&p->job) == job; i++) {
         const int whose = (thread + i) % p->n_threads;
-        int n = 0;
+        uint32_t n = 0;
         for (int tile; (tile = take_tile(p, job, whose)) >= 0; n++)
             p->fn(p->arg, tile, thread);
         if (n)
@@ -138,7 +203,7 @@ static void work_along(td_pool *p, uint64_t job, int thread) {
 /* What is waited for: by the owner, and by a worker. */
 static bool job_done(td_pool *p, const worker *w) {
     (void)w;
-    return atomic_load(&p->done) == (int)tiles_of(atomic_load(&p->job));
+    return atomic_load(&p->done.word) == tiles_of(atomic_load(&p->job));
 }
 
 static bool work_or_stop(td_pool *p, const worker *w) {
@@ -163,31 +228,37 @@ static bool spin_until(td_pool *p, const worker *w, bool (*ready)(td_pool *, con
 }
 
 static void sleep_until_work(td_pool *p, const worker *w) {
-    pthread_mutex_lock(&p->lock);
     atomic_fetch_add(&p->sleepers, 1);
-    while (!work_or_stop(p, w))
-        pthread_cond_wait(&p->work, &p->lock);
+    for (;;) {
+        const uint32_t seen = atomic_load(&p->work.word);
+        if (work_or_stop(p, w))
+            break;
+        bell_wait(&p->work, seen);
+    }
     atomic_fetch_sub(&p->sleepers, 1);
-    pthread_mutex_unlock(&p->lock);
 }
 
-static void wake_workers(td_pool *p) {
-    if (atomic_load(&p->sleepers) == 0)
+/* As many workers as there are tiles for, beside the owner and whoever is awake; those find the job by themselves. */
+static void wake_workers(td_pool *p, uint32_t n_tiles) {
+    const int asleep = atomic_load(&p->sleepers), awake = p->n_started - asleep;
+    if (asleep == 0 || (int64_t)n_tiles - 1 <= awake)
         return;
-    pthread_mutex_lock(&p->lock);
-    pthread_cond_broadcast(&p->work);
-    pthread_mutex_unlock(&p->lock);
+    const int64_t wanted = (int64_t)n_tiles - 1 - awake;
+    atomic_fetch_add(&p->work.word, 1);
+    bell_wake(&p->work, wanted < asleep ? (int)wanted : asleep);
 }
 
 static void wait_for_tiles(td_pool *p) {
     if (spin_until(p, NULL, job_done))
         return;
-    pthread_mutex_lock(&p->lock);
     atomic_store(&p->owner_sleeps, 1);
-    while (!job_done(p, NULL))
-        pthread_cond_wait(&p->finished, &p->lock);
+    for (;;) {
+        const uint32_t seen = atomic_load(&p->done.word);
+        if (job_done(p, NULL))
+            break;
+        bell_wait(&p->done, seen);
+    }
     atomic_store(&p->owner_sleeps, 0);
-    pthread_mutex_unlock(&p->lock);
 }
 
 static void *worker_main(void *arg) {
@@ -241,9 +312,9 @@ void td_pool_run(td_pool *p, td_pool_fn fn, void *arg, int n_tiles) {
         set_shares(p, number - 1);
     p->fn = fn;
     p->arg = arg;
-    atomic_store(&p->done, 0);
+    atomic_store_explicit(&p->done.word, 0, memory_order_relaxed);
     atomic_store(&p->job, job);
-    wake_workers(p);
+    wake_workers(p, (uint32_t)n_tiles);
     work_along(p, job, 0);
     wait_for_tiles(p);
 }
@@ -251,7 +322,7 @@ void td_pool_run(td_pool *p, td_pool_fn fn, void *arg, int n_tiles) {
 /* ---- life ---- */
 
 td_pool_options td_pool_options_default(void) {
-    return (td_pool_options){.n_threads = 0, .spin_us = 50, .pin = false};
+    return (td_pool_options){.n_threads = 0, .spin_us = TD_POOL_SPIN_AUTO, .pin = false};
 }
 
 int td_pool_n_threads(const td_pool *pool) {
@@ -290,6 +361,7 @@ static void choose_processors(td_pool *p) {
 
 static td_pool *pool_new(int n_threads, int spin_us) {
     static _Atomic uint64_t serials;
+
     td_pool *p = td_malloc_aligned(sizeof *p);
     worker *workers = td_calloc((size_t)n_threads, sizeof *workers);
     share *shares = td_malloc_aligned((size_t)n_threads * sizeof *shares);
@@ -307,24 +379,29 @@ static td_pool *pool_new(int n_threads, int spin_us) {
     p->spin_ns = (int64_t)spin_us * 1000;
     p->workers = workers;
     p->serial = atomic_fetch_add(&serials, 1) + 1;
-    pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->work, NULL);
-    pthread_cond_init(&p->finished, NULL);
+    bell_init(&p->work);
+    bell_init(&p->done);
     return p;
+}
+
+/* A thread without a processor of its own had better not keep another from working. */
+static int spin_time(int spin_us, int n_threads, int n_usable) {
+    return spin_us != TD_POOL_SPIN_AUTO ? spin_us : n_threads <= n_usable ? SPIN_US : 0;
 }
 
 td_status td_pool_open(td_pool **out, const td_pool_options *opt, td_error *err) {
     *out = NULL;
     td_pool_leave();
     td_pool_options o = opt ? *opt : td_pool_options_default();
-    int n = o.n_threads == 0 ? td_processors_usable() : o.n_threads;
+    const int usable = td_processors_usable();
+    int n = o.n_threads == 0 ? usable : o.n_threads;
     if (o.n_threads == 0 && n > MAX_THREADS)
         n = MAX_THREADS;
     if (n < 1 || n > MAX_THREADS)
         return td_fail(err, TD_E_ARG, "%d threads asked for, expected 1 to %d", n, MAX_THREADS);
-    if (o.spin_us < 0)
+    if (o.spin_us < 0 && o.spin_us != TD_POOL_SPIN_AUTO)
         return td_fail(err, TD_E_ARG, "spin time of %d us, expected 0 or more", o.spin_us);
-    td_pool *p = pool_new(n, o.spin_us);
+    td_pool *p = pool_new(n, spin_time(o.spin_us, n, usable));
     if (!p)
         return td_fail(err, TD_E_NOMEM, "no memory for a pool of %d threads", n);
     if (o.pin)
@@ -345,14 +422,12 @@ void td_pool_close(td_pool **pool) {
     if (bound_for == p->serial)
         td_pool_leave();
     atomic_store(&p->stop, 1);
-    pthread_mutex_lock(&p->lock);
-    pthread_cond_broadcast(&p->work);
-    pthread_mutex_unlock(&p->lock);
+    atomic_fetch_add(&p->work.word, 1);
+    bell_wake(&p->work, INT_MAX);
     for (int i = 0; i < p->n_started; i++)
         pthread_join(p->workers[i].thread, NULL);
-    pthread_cond_destroy(&p->finished);
-    pthread_cond_destroy(&p->work);
-    pthread_mutex_destroy(&p->lock);
+    bell_destroy(&p->done);
+    bell_destroy(&p->work);
     td_free(p->cpus);
     td_free(p->workers);
     td_free_aligned(p->shares);

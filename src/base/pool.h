@@ -9,10 +9,13 @@
 
 typedef struct td_pool td_pool;
 
+#define TD_POOL_SPIN_AUTO (-1)
+
 typedef struct td_pool_options {
     int n_threads; /* including the caller's; 0: one per usable processor (td_processors_usable) */
-    int spin_us;   /* how long an idle worker spins before it sleeps; 0: sleep at once; default 50 */
-    bool pin;      /* bind every thread to a processor of its own, as far as there are enough; see below */
+    int spin_us; /* how long an idle thread spins before it sleeps; 0: sleep at once; default TD_POOL_SPIN_AUTO: 50, or
+                  * 0 when there are more threads than usable processors */
+    bool pin;    /* bind every thread to a processor of its own, as far as there are enough; see below */
 } td_pool_options;
 
 td_pool_options td_pool_options_default(void);

@@ -123,6 +123,42 @@ static void two_threads_work_at_the_same_time(void **state) {
     td_pool_close(&p);
 }
 
+/* As many sleepers as there are tiles beside the owner's: each waits for all the others. */
+static void meet(void *arg, int tile, int thread) {
+    atomic_int *missing = arg;
+    (void)tile;
+    (void)thread;
+    atomic_fetch_sub(missing, 1);
+    while (atomic_load(missing) > 0)
+        usleep(100);
+}
+
+static void few_tiles_wake_enough_sleepers(void **state) {
+    (void)state;
+    td_pool *p = open_pool(8, 0);
+    for (int i = 0; i < 40; i++) {
+        const int n = 2 + i % 7;
+        usleep(i % 4 * 1000); /* all asleep, or still on their way */
+        atomic_int missing = n;
+        td_pool_run(p, meet, &missing, n);
+        assert_int_equal(atomic_load(&missing), 0);
+    }
+    td_pool_close(&p);
+}
+
+static void more_threads_than_a_word_of_the_bitmap_holds(void **state) {
+    (void)state;
+    static const int threads[] = {63, 64, 65, 130};
+    static const int tiles[] = {2, 63, 64, 65, 129, 130, 131, MAX_TILES};
+    static job j;
+    for (size_t a = 0; a < 4; a++) {
+        td_pool *p = open_pool(threads[a], 0);
+        for (size_t b = 0; b < 8; b++)
+            run_and_check(p, &j, tiles[b], (int)(1 + b));
+        td_pool_close(&p);
+    }
+}
+
 static void bad_options_are_refused(void **state) {
     (void)state;
     td_error err;
@@ -262,6 +298,8 @@ int main(void) {
         cmocka_unit_test(two_threads_work_at_the_same_time),
         cmocka_unit_test(bad_options_are_refused),
         cmocka_unit_test(no_memory_leaves_nothing_behind),
+        cmocka_unit_test(few_tiles_wake_enough_sleepers),
+        cmocka_unit_test(more_threads_than_a_word_of_the_bitmap_holds),
         cmocka_unit_test(one_thread_a_processor_can_be_pinned),
 #ifdef __linux__
         cmocka_unit_test(pinning_binds_workers_and_whoever_submits),
