@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
@@ -12,15 +13,80 @@
 
 #include "backend/cpu/dsp.h"
 
+/* Those of this architecture, worst first. */
+static const td_isa all_levels[] = {
+    TD_ISA_GENERIC,
+#if defined(__x86_64__)
+    TD_ISA_AVX2,
+    TD_ISA_AVXVNNI,
+    TD_ISA_AVX512,
+#elif defined(__aarch64__)
+    TD_ISA_NEON,
+    TD_ISA_NEONDOT,
+#endif
+};
+#define N_LEVELS (sizeof all_levels / sizeof *all_levels)
+
+static void name_levels(const char *what, bool have) {
+    char list[128] = "";
+    size_t n = 0;
+    for (size_t i = 0; i < N_LEVELS; i++)
+        if (td_dsp_has(all_levels[i]) == have)
+            n += (size_t)snprintf(list + n, sizeof list - n, " %s", td_isa_name(all_levels[i]));
+    print_message("[  LEVELS  ] %s:%s\n", what, n ? list : " none");
+}
+
 const td_isa *bt_levels(void) {
-    static td_isa levels[8];
-    static const td_isa all[] = {TD_ISA_GENERIC, TD_ISA_AVX2, TD_ISA_AVXVNNI, TD_ISA_AVX512, TD_ISA_NEON, TD_ISA_NEONDOT};
+    static td_isa levels[N_LEVELS + 1];
+    static bool named;
     int n = 0;
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (td_dsp_has(all[i]))
-            levels[n++] = all[i];
+    for (size_t i = 0; i < N_LEVELS; i++)
+        if (td_dsp_has(all_levels[i]))
+            levels[n++] = all_levels[i];
     levels[n] = TD_ISA_AUTO;
+    if (!named) {
+        name_levels("tested", true);
+        name_levels("not tested, as this machine or build lacks them", false);
+        named = true;
+    }
     return levels;
+}
+
+static void level(td_isa isa) {
+    if (!td_dsp_has(isa))
+        skip();
+    td_backend *be = bt_open(isa, 1, false);
+    td_backend_close(&be);
+}
+
+void bt_level_generic(void **state) {
+    (void)state;
+    level(TD_ISA_GENERIC);
+}
+
+void bt_level_avx2(void **state) {
+    (void)state;
+    level(TD_ISA_AVX2);
+}
+
+void bt_level_avxvnni(void **state) {
+    (void)state;
+    level(TD_ISA_AVXVNNI);
+}
+
+void bt_level_avx512(void **state) {
+    (void)state;
+    level(TD_ISA_AVX512);
+}
+
+void bt_level_neon(void **state) {
+    (void)state;
+    level(TD_ISA_NEON);
+}
+
+void bt_level_neondot(void **state) {
+    (void)state;
+    level(TD_ISA_NEONDOT);
 }
 
 const char *bt_level_name(td_isa isa) {

@@ -5,8 +5,29 @@
 
 #include "backend/backend.h"
 
-/* The levels to test, TD_ISA_AUTO at the end. */
+/* The levels to test, TD_ISA_AUTO at the end: those that the machine has. The first call prints which, and which not.
+ */
 const td_isa *bt_levels(void);
+
+/* For a program's list of tests: one a level of the architecture, skipped, and so counted, where the machine lacks the
+ * level, since the other tests then say nothing about it. */
+void bt_level_generic(void **state);
+void bt_level_avx2(void **state);
+void bt_level_avxvnni(void **state);
+void bt_level_avx512(void **state);
+void bt_level_neon(void **state);
+void bt_level_neondot(void **state);
+#if defined(__x86_64__)
+#define BT_LEVEL_TESTS                                                                                                 \
+    cmocka_unit_test(bt_level_generic), cmocka_unit_test(bt_level_avx2), cmocka_unit_test(bt_level_avxvnni),           \
+        cmocka_unit_test(bt_level_avx512)
+#elif defined(__aarch64__)
+#define BT_LEVEL_TESTS                                                                                                 \
+    cmocka_unit_test(bt_level_generic), cmocka_unit_test(bt_level_neon), cmocka_unit_test(bt_level_neondot)
+#else
+#define BT_LEVEL_TESTS cmocka_unit_test(bt_level_generic)
+#endif
+
 const char *bt_level_name(td_isa isa);
 td_backend *bt_open(td_isa isa, int n_threads, bool float_activations);
 td_backend *bt_open_ref(uint32_t n_in, uint32_t n_out, uint32_t head_dim);

@@ -354,6 +354,7 @@ static void written_pages_equal_the_reference(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        BT_LEVEL_TESTS,
         cmocka_unit_test(attention_meets_the_reference),
         cmocka_unit_test(a_row_without_keys_is_zero),
         cmocka_unit_test(bits_do_not_depend_on_passes_pages_or_threads),

@@ -251,6 +251,7 @@ static void adopted_matrices_keep_their_bits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        BT_LEVEL_TESTS,
         cmocka_unit_test(every_format_meets_the_reference),
         cmocka_unit_test(extremes_do_not_saturate),
         cmocka_unit_test(rows_keep_their_bits),

@@ -434,6 +434,7 @@ static void gates_a_row(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        BT_LEVEL_TESTS,
         cmocka_unit_test(matches_the_reference),
         cmocka_unit_test(bits_do_not_depend_on_cuts_and_rejections),
         cmocka_unit_test(every_count_commits_to_the_same_state),

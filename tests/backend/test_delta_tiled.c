@@ -132,6 +132,6 @@ static void tiled_heads_are_the_same_heads(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tiled_heads_are_the_same_heads)};
+    const struct CMUnitTest tests[] = {BT_LEVEL_TESTS, cmocka_unit_test(tiled_heads_are_the_same_heads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

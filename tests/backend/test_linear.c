@@ -424,6 +424,7 @@ static void int8_activations_cost_half_a_percent(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        BT_LEVEL_TESTS,
         cmocka_unit_test(every_format_meets_the_reference),
         cmocka_unit_test(ragged_rows_meet_the_reference),
         cmocka_unit_test(extremes_do_not_saturate),

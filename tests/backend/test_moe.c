@@ -190,6 +190,7 @@ static void no_memory_is_an_error_of_wait(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        BT_LEVEL_TESTS,
         cmocka_unit_test(experts_meet_the_reference),
         cmocka_unit_test(rows_keep_their_bits),
         cmocka_unit_test(a_wrong_expert_is_an_error),

@@ -325,6 +325,7 @@ static void levels_and_options(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        BT_LEVEL_TESTS,
         cmocka_unit_test(norms),
         cmocka_unit_test(activations_are_accurate),
         cmocka_unit_test(not_a_number_stays),
