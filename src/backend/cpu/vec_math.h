@@ -2,8 +2,9 @@
  *
  * exp: k = round(x / ln 2), r = x - k ln 2 in two steps (ln 2 split so that the first product is exact), then
  * e^r = 1 + r + r^2 P(r) and a shift of the exponent by k. P is a minimax fit (Remez) of relative error 3e-9 on
- * |r| <= ln2/2, so what is left is rounding: about one unit in the last place. Below -87.33 the result is 0 and above
- * 88.37 infinity, a little inside the range of floats. NaN stays NaN.
+ * |r| <= ln2/2, so what is left is rounding: about one unit in the last place. Below -87.33 the result is 0 and from
+ * 88.37 on infinity, a little inside the range of floats. NaN stays NaN: the shift would carry the low bits of its
+ * payload into the exponent, so whatever is not below 88.37 is added to infinity instead.
  *
  * tanh: x + x^3 P(x^2) below 0.55 (fit of relative error 1e-9), else 1 - 2/(e^2x + 1). */
 #ifndef TD_BACKEND_CPU_VEC_MATH_H
@@ -28,7 +29,7 @@ INLINE vf vf_exp(vf x) {
     p = vf_fma(vf_mul(r, r), p, r);
     p = vf_add(p, vf_set1(1.0f));
     vf y = vf_pick(vf_less(x, lowest), vf_zero(), vf_scale2(p, t));
-    return vf_pick(vf_less(highest, x), vf_set1(INFINITY), y);
+    return vf_pick(vf_less(x, highest), y, vf_add(x, vf_set1(INFINITY)));
 }
 
 INLINE vf vf_tanh(vf x) {
