@@ -4,6 +4,7 @@
 #   make demo       set-up, build, and a scripted chat that compares drafted with plain decoding
 #   make test       set-up, build, every test
 #   make asan       every test under AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan
+#   make tsan       the tests of what threads share under ThreadSanitizer, in build-tsan (some minutes)
 #   make test-isas  every test once for each level of kernels of this machine, as if it had no better (ISAS="avx2 ...")
 #   make neon       the ARM kernels: cross-build tests into build-neon and run them under qemu, without and with the
 #                   dot-product extension (some minutes; scripts/setup --neon installs what it takes)
@@ -31,7 +32,7 @@ configure = $(CMAKE) -S . -B $(1) $(call generator,$(1)) -DTD_WERROR=$(WERROR) $
 # The tests need cmocka; somebody who only wants the program does not.
 tests_if_possible = -DTD_TESTS=$(if $(shell pkg-config --exists cmocka 2>/dev/null && echo yes),ON,OFF)
 
-.PHONY: all setup demo test asan test-isas neon bench fuzz install clean
+.PHONY: all setup demo test asan tsan test-isas neon bench fuzz install clean
 
 all:
 	@scripts/setup --check
@@ -58,6 +59,16 @@ asan:
 	@$(CMAKE) --build build-asan -j $(JOBS)
 	@UBSAN_OPTIONS=print_stacktrace=1 \
 		$(CTEST) --test-dir build-asan --output-on-failure -j $(TEST_JOBS) $(TEST_ARGS)
+
+# What threads share: the pool, the operations that deal out tiles, and the scheduler. Where addresses are randomised by
+# more bits than GCC's ThreadSanitizer expects (vm.mmap_rnd_bits over 28), it stops at "unexpected memory mapping".
+tsan_tests = test_pool test_attention test_delta test_linear test_moe test_rows test_scheduler
+tsan:
+	@scripts/setup --tests
+	@$(call configure,build-tsan,-DTD_TESTS=ON -DTD_TSAN=ON -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_C_FLAGS_DEBUG=-O2 -g1")
+	@$(CMAKE) --build build-tsan --target $(tsan_tests) -j $(JOBS)
+	@TSAN_OPTIONS=halt_on_error=1 $$(setarch -R true 2>/dev/null && echo setarch -R) $(CTEST) --test-dir build-tsan \
+		--output-on-failure -j $(TEST_JOBS) -R '/($(subst $(eval ) ,|,$(strip $(tsan_tests))))$$' $(TEST_ARGS)
 
 # With TD_AUTO_ISA a build takes the named level for the best; only one file is compiled again.
 ISAS ?= generic avx2 avxvnni avx512
@@ -94,4 +105,4 @@ install: all
 	@$(CMAKE) --install $(BUILD) --prefix $(PREFIX)
 
 clean:
-	rm -rf build build-asan build-isas build-fuzz build-neon
+	rm -rf build build-asan build-tsan build-isas build-fuzz build-neon
