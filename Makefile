@@ -55,7 +55,7 @@ test:
 
 asan:
 	@scripts/setup --tests
-	@$(call configure,build-asan,-DTD_TESTS=ON -DTD_ASAN=ON -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_C_FLAGS_DEBUG=-O2 -g")
+	@$(call configure,build-asan,-DTD_TESTS=ON -DTD_ASAN=ON -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_C_FLAGS_DEBUG=-O2 -g1")
 	@$(CMAKE) --build build-asan -j $(JOBS)
 	@UBSAN_OPTIONS=print_stacktrace=1 \
 		$(CTEST) --test-dir build-asan --output-on-failure -j $(TEST_JOBS) $(TEST_ARGS)
