@@ -7,6 +7,10 @@ import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { startServer } from "./server.mjs";
 
+// A sanitizer looks for bad accesses, which a third of a long prompt has as many kinds of, and is ten times slower.
+const sanitized = ["1", "ON"].includes(process.env.TANDEM_SANITIZED);
+const longWords = (n) => (sanitized ? Math.floor(n / 3) : n);
+
 const words = "a small boat lay under the old bridge and waited for rain while two birds counted stones along the bank".split(" ");
 const prose = (n, from = 0) => Array.from({ length: n }, (_, i) => words[(i * 7 + ((i * i + from) >> 3)) % words.length]).join(" ");
 
@@ -41,9 +45,9 @@ describe("the prompt cache", () => {
 
   test("the second turn of a 6,000-token chat reads only what is new", async () => {
     for (const more of [{}, { mtp: false }]) {
-      const messages = [{ role: "user", content: prose(5800, more.mtp === false ? 3 : 0) }];
+      const messages = [{ role: "user", content: prose(longWords(5800), more.mtp === false ? 3 : 0) }];
       const first = await chat(cached, messages, more);
-      assert.ok(first.usage.prompt_tokens > 5700, `${first.usage.prompt_tokens} tokens`);
+      assert.ok(first.usage.prompt_tokens > longWords(5700), `${first.usage.prompt_tokens} tokens`);
       messages.push({ role: "assistant", content: first.text }, { role: "user", content: "And then?" });
       const second = await chat(cached, messages, more);
       const before = first.usage.prompt_tokens;
@@ -55,7 +59,7 @@ describe("the prompt cache", () => {
   });
 
   test("long and short requests in turns: the text of a cold run, and flat memory", async () => {
-    const long = [{ role: "user", content: prose(5500, 9) }];
+    const long = [{ role: "user", content: prose(longWords(5500), 9) }];
     const short = [{ role: "user", content: "Who lives by the river, and what do they do all day long?" }];
     const texts = [(await chat(cold, long)).text, (await chat(cold, short)).text];
     let early = 0;
@@ -71,12 +75,12 @@ describe("the prompt cache", () => {
   });
 
   test("a branch in the middle of a long prompt is taken up there", async () => {
-    const trunk = prose(3000, 21);
+    const trunk = prose(longWords(3000), 21);
     for (const tail of ["one way", "another way", "a third way, far longer than the others were"]) {
       const messages = [{ role: "user", content: `${trunk} ${prose(800, tail.length)} ${tail}` }];
       const r = await chat(cached, messages);
       assert.equal(r.text, (await chat(cold, messages)).text);
-      if (tail !== "one way") assert.ok(r.cached >= 2900, `${r.cached} were cached`);
+      if (tail !== "one way") assert.ok(r.cached >= longWords(2900), `${r.cached} were cached`);
     }
   });
 

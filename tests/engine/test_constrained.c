@@ -15,13 +15,14 @@
 #include <pthread.h>
 
 #include "base/alloc.h"
+#include "support/sanitized.h"
 #include "tandem.h"
 #include "text/reply_message.h"
 
 #define TRUNK TD_SOURCE_DIR "/models/gemma4-demo-4bit"
 #define ASSISTANT TD_SOURCE_DIR "/models/gemma4-demo-assistant-4bit"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if TD_SANITIZED
 #define STEP 4
 #else
 #define STEP 1

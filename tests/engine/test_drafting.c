@@ -9,6 +9,7 @@
 #include <math.h>
 #include <cmocka.h>
 
+#include "support/sanitized.h"
 #include "tandem.h"
 
 #define TRUNK TD_SOURCE_DIR "/models/gemma4-demo-4bit"
@@ -63,8 +64,7 @@ static void options_that_make_no_sense_are_refused(void **state) {
     }
 }
 
-/* A sanitizer looks for bad memory accesses, not for rates, and is ten times slower. */
-#if defined(__SANITIZE_ADDRESS__)
+#if TD_SANITIZED /* it looks for bad memory accesses, not for rates */
 #define N_NEW 60
 #define STEP 2
 #else

@@ -13,12 +13,13 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
+#include "support/sanitized.h"
 #include "tandem.h"
 
 #define TRUNK TD_SOURCE_DIR "/models/gemma4-demo-4bit"
 #define ASSISTANT TD_SOURCE_DIR "/models/gemma4-demo-assistant-4bit"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if TD_SANITIZED
 #define MANY 150
 #else
 #define MANY 1000
@@ -282,7 +283,7 @@ static void memory_is_flat_over_many_requests(void **state) {
     td_scheduler_describe(s, &st);
     assert_int_equal(st.finished, MANY);
     assert_true(st.kv_allocated <= kv + ((uint64_t)1 << 20));
-#if !defined(__SANITIZE_ADDRESS__)                /* which keeps what is freed for a while */
+#if !TD_SANITIZED                                 /* which keeps what is freed for a while */
     assert_true(resident_pages() < early + 1024); /* 4 MiB */
 #endif
     (void)early;

@@ -17,12 +17,14 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/clock.h"
+#include "support/sanitized.h"
 #include "tandem.h"
 
 #define TRUNK TD_SOURCE_DIR "/models/gemma4-demo-4bit"
 #define ASSISTANT TD_SOURCE_DIR "/models/gemma4-demo-assistant-4bit"
 #define N_CTX 1024
 #define N_REQUESTS 24
+#define TOGETHER (TD_SANITIZED ? 12 : N_REQUESTS)
 #define MAX_NEW 64
 
 #define ASSERT_OK(call)                                                                                                \
@@ -287,14 +289,14 @@ static void together_is_as_alone_with(size_t n, uint32_t parallel, uint64_t cach
 static void together_is_as_alone(void **state) {
     (void)state;
     together_is_as_alone_with(8, 1, 0, true);
-    together_is_as_alone_with(N_REQUESTS, 3, 0, false);
-    together_is_as_alone_with(N_REQUESTS, 8, 0, true); /* more drafts than a pass has room for */
+    together_is_as_alone_with(TOGETHER, 3, 0, false);
+    together_is_as_alone_with(TOGETHER, 8, 0, true); /* more drafts than a pass has room for */
 }
 
 static void with_a_cache_too(void **state) {
     (void)state;
-    together_is_as_alone_with(N_REQUESTS, 5, (uint64_t)64 << 20, true);
-    together_is_as_alone_with(N_REQUESTS, 5, (uint64_t)1 << 20, false); /* so small that it evicts all the time */
+    together_is_as_alone_with(TOGETHER, 5, (uint64_t)64 << 20, true);
+    together_is_as_alone_with(TOGETHER, 5, (uint64_t)1 << 20, false); /* so small that it evicts all the time */
 }
 
 static void one_who_leaves_disturbs_nobody(void **state) {
