@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/pool.h"
 #include "engine/engine.h"
 
 struct td_measure {
