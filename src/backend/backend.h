@@ -192,6 +192,23 @@ static inline size_t td_delta_log(uint32_t n_v_heads, uint32_t k_dim, uint32_t v
     return (size_t)n_v_heads * max_tentative * (1 + k_dim + v_dim);
 }
 
+/* ---- logits ----
+ *
+ * A row of logits has a value a word, hundreds of thousands of them. A logit is a number or -inf (a word that cannot
+ * come); NaN and +inf are the mark of a model that has failed, and stand above everything else so that nobody misses
+ * them. */
+
+typedef struct td_word {
+    float value;
+    int32_t id;
+} td_word;
+
+/* The largest of every so many logits are kept, so that those above a threshold are found without looking at all. */
+#define TD_PEAK_BLOCK 64
+static inline uint32_t td_peaks(uint32_t dim) {
+    return dim / TD_PEAK_BLOCK + (dim % TD_PEAK_BLOCK != 0);
+}
+
 typedef struct td_backend td_backend;
 
 typedef struct td_backend_ops {
@@ -270,6 +287,22 @@ typedef struct td_backend_ops {
 
     void (*conv)(td_backend *be, const td_conv *args);
     void (*delta)(td_backend *be, const td_delta *args);
+
+    /* best[r]: the largest of the row, of equals the lowest id; where a logit is NaN or +inf, the first that is.
+     * peak[r][b]: the largest of words [b, b + 1) * TD_PEAK_BLOCK, +inf where one is NaN or +inf (the sign of a zero is
+     * not defined). best [n], peak [n][td_peaks(dim)], x [n][dim], dim >= 1. */
+    void (*argmax)(td_backend *be, td_word *best, float *peak, const float *x, uint32_t n, uint32_t dim);
+
+    /* The words of each row that are not below least[r], nor -inf, nor NaN, by id: n_out[r] of them at out[r]. peak: of
+     * the row, from argmax. out [n][dim]; what lies behind the words there is scratch. */
+    void (*top)(td_backend *be, td_word *out, uint32_t *n_out, const float *x, const float *peak, uint32_t n,
+                uint32_t dim, const float *least);
+
+    /* sum[r] = sum of exp(x/t - top[r]/t) over the row, where x/t and top/t are rounded to f32, top[r] is the largest
+     * logit and t > 0; within TD_SUM_EXP_ERROR of it, relatively. Its bits depend on the row, on dim and on the
+     * instruction set alone. */
+    void (*sum_exp)(td_backend *be, double *sum, const float *x, uint32_t n, uint32_t dim, const float *top, float t);
+#define TD_SUM_EXP_ERROR 0x1p-18
 } td_backend_ops;
 
 struct td_backend {

@@ -119,6 +119,9 @@ static const td_backend_ops cpu_ops = {
     .add_gated_rows = cpu_add_gated_rows,
     .conv = cpu_conv,
     .delta = cpu_delta,
+    .argmax = cpu_argmax,
+    .top = cpu_top,
+    .sum_exp = cpu_sum_exp,
 };
 
 const char *td_backend_cpu_isa(const td_backend *be) {

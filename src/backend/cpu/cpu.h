@@ -123,4 +123,11 @@ void cpu_route(td_backend *be, int32_t *expert, float *weight, const float *logi
                uint32_t k, const float *scale);
 void cpu_rope_free(td_cpu *c);
 
+/* ---- logits.c ---- */
+
+void cpu_argmax(td_backend *be, td_word *best, float *peak, const float *x, uint32_t n, uint32_t dim);
+void cpu_top(td_backend *be, td_word *out, uint32_t *n_out, const float *x, const float *peak, uint32_t n, uint32_t dim,
+             const float *least);
+void cpu_sum_exp(td_backend *be, double *sum, const float *x, uint32_t n, uint32_t dim, const float *top, float t);
+
 #endif

@@ -2,7 +2,7 @@
  *
  * td_dsp_init fills every slot with the generic version and lets each level overwrite what it does better, up to the
  * level asked for. A level that the machine lacks is never entered. Kernels know nothing of threads, of scratch
- * memory or of operations; the drivers (linear.c, moe.c, attention.c, rows.c) cut the work and call them.
+ * memory or of operations; the drivers (linear.c, moe.c, attention.c, rows.c, logits.c) cut the work and call them.
  *
  * One rule for all: the value of an output element depends on its own inputs only, never on how many rows or outputs
  * a call covers or where a driver cuts. In float products an element has one accumulator of `lanes` floats (lane l
@@ -109,6 +109,12 @@ typedef struct td_dsp {
     void (*axpy)(float *y, const float *x, float a, uint32_t n, bool first); /* y = a*x, or y += a*x */
     /* (x, x2) turned by the angles whose cosines and sines are given. */
     void (*rotate)(float *x, float *x2, const float *cosine, const float *sine, uint32_t n);
+
+    /* Logits. peaks: the largest of every TD_PEAK_BLOCK of n values, +inf where one is NaN or +inf. above: the values
+     * > under, in order, as words first, first + 1, ...; returns how many. sum_exp: see the operation. */
+    void (*peaks)(float *peak, const float *x, size_t n);
+    uint32_t (*above)(td_word *to, const float *x, uint32_t n, float under, uint32_t first);
+    double (*sum_exp)(const float *x, size_t n, float top, float t);
 } td_dsp;
 
 /* The best level of this machine. */

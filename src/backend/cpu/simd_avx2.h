@@ -105,6 +105,10 @@ INLINE vf vf_pick(vm m, vf yes, vf no) {
     return _mm256_blendv_ps(no, yes, m);
 }
 
+INLINE uint32_t vm_bits(vm m) {
+    return (uint32_t)_mm256_movemask_ps(m);
+}
+
 INLINE vf vf_abs(vf a) {
     return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a);
 }

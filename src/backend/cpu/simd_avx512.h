@@ -105,6 +105,10 @@ INLINE vf vf_pick(vm m, vf yes, vf no) {
     return _mm512_mask_blend_ps(m, no, yes);
 }
 
+INLINE uint32_t vm_bits(vm m) {
+    return m;
+}
+
 INLINE vf vf_abs(vf a) {
     return _mm512_abs_ps(a);
 }

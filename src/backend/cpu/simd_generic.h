@@ -5,6 +5,7 @@
  *   vf_max and vf_min return their second operand when either is NaN;  vf_sum and vf_sum4 reduce in a fixed order;
  *   vf_keep(v) is v, in a register from there on, not loaded again for each use;
  *   vf_load_n reads the first n lanes and zeroes the rest;  vf_scale2(p, t) = p * 2^k for t = 1.5*2^23 + k;
+ *   vm_bits(m) has bit i set where lane i is true;
  *   VF_TILE_*: how many accumulators fit the registers. */
 #ifndef TD_BACKEND_CPU_SIMD_GENERIC_H
 #define TD_BACKEND_CPU_SIMD_GENERIC_H
@@ -104,6 +105,10 @@ INLINE vm vf_less(vf a, vf b) {
 
 INLINE vf vf_pick(vm m, vf yes, vf no) {
     return (vf)((m & (vm)yes) | (~m & (vm)no));
+}
+
+INLINE uint32_t vm_bits(vm m) {
+    return (uint32_t)((m[0] & 1) | (m[1] & 2) | (m[2] & 4) | (m[3] & 8));
 }
 
 INLINE vf vf_max(vf a, vf b) {

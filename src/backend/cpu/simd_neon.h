@@ -98,6 +98,10 @@ INLINE vm vf_less(vf a, vf b) {
     return vcltq_f32(a, b);
 }
 
+INLINE uint32_t vm_bits(vm m) {
+    return vaddvq_u32(vandq_u32(m, (uint32x4_t){1, 2, 4, 8}));
+}
+
 INLINE vf vf_pick(vm m, vf yes, vf no) {
     return vbslq_f32(m, yes, no);
 }

@@ -5,7 +5,7 @@
 #ifndef TD_BACKEND_CPU_VEC_ROWS_H
 #define TD_BACKEND_CPU_VEC_ROWS_H
 
-#include "backend/cpu/vec_math.h"
+#include "backend/cpu/vec_logits.h"
 
 /* Runs `body` for i = 0, LANES, 2*LANES, ... with `m` lanes in use. GET and PUT are full-width but for the end. */
 #define GET(p) (m == LANES ? vf_load((p) + i) : vf_load_n((p) + i, m))
@@ -193,6 +193,9 @@ static void fill_vector_slots(td_dsp *d) {
     d->scale = rows_scale;
     d->axpy = rows_axpy;
     d->rotate = rows_rotate;
+    d->peaks = logits_peaks;
+    d->above = logits_above;
+    d->sum_exp = logits_sum_exp;
 }
 
 #endif

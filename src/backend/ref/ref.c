@@ -299,6 +299,47 @@ static void ref_moe(td_backend *be, const td_moe *m) {
     }
 }
 
+/* ---- logits ---- */
+
+/* NaN and +inf above all. */
+static float rank(float x) {
+    return x < INFINITY ? x : INFINITY;
+}
+
+static void ref_argmax(td_backend *be, td_word *best, float *peak, const float *x, uint32_t n, uint32_t dim) {
+    (void)be;
+    for (uint32_t r = 0; r < n; r++, x += dim, peak += td_peaks(dim)) {
+        best[r] = (td_word){x[0], 0};
+        for (uint32_t i = 0; i < dim; i++) {
+            if (rank(x[i]) > rank(best[r].value))
+                best[r] = (td_word){x[i], (int32_t)i};
+            float *p = &peak[i / TD_PEAK_BLOCK];
+            *p = i % TD_PEAK_BLOCK == 0 || rank(x[i]) > *p ? rank(x[i]) : *p;
+        }
+    }
+}
+
+static void ref_top(td_backend *be, td_word *out, uint32_t *n_out, const float *x, const float *peak, uint32_t n,
+                    uint32_t dim, const float *least) {
+    (void)be, (void)peak;
+    for (uint32_t r = 0; r < n; r++, x += dim, out += dim) {
+        n_out[r] = 0;
+        for (uint32_t i = 0; i < dim; i++)
+            if (x[i] >= least[r] && x[i] > -INFINITY)
+                out[n_out[r]++] = (td_word){x[i], (int32_t)i};
+    }
+}
+
+static void ref_sum_exp(td_backend *be, double *sum, const float *x, uint32_t n, uint32_t dim, const float *top,
+                        float t) {
+    (void)be;
+    for (uint32_t r = 0; r < n; r++, x += dim) {
+        sum[r] = 0;
+        for (uint32_t i = 0; i < dim; i++)
+            sum[r] += exp((double)(x[i] / t) - (double)(top[r] / t));
+    }
+}
+
 /* ---- keys and values ---- */
 
 /* The bytes of one K or V row. */
@@ -417,6 +458,9 @@ static const td_backend_ops ref_ops = {
     .add_gated_rows = ref_add_gated_rows,
     .conv = ref_conv,
     .delta = ref_delta,
+    .argmax = ref_argmax,
+    .top = ref_top,
+    .sum_exp = ref_sum_exp,
 };
 
 td_status td_backend_ref_open(td_backend **out, td_error *err) {
