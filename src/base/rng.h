@@ -18,4 +18,12 @@ double td_rng_uniform(uint64_t seed, uint64_t position, uint32_t token);
 double td_rng_gumbel(uint64_t seed, uint64_t position, uint32_t token);
 #define TD_GUMBEL_MAX 22.9
 
+/* Many at once. words: what the noise of tokens first, first + 1, ... is made of; first is a multiple of 4. gumbel_of:
+ * the noise that such a word makes, with the bits of td_rng_gumbel. gumbel_below: the noise of a word that begins with
+ * so many ones and no more, 0 to 32, is less than this, which grows with them. */
+#define TD_RNG_WORDS 64
+void td_rng_words(uint64_t seed, uint64_t position, uint32_t first, uint32_t word[TD_RNG_WORDS]);
+double td_rng_gumbel_of(uint32_t word);
+double td_rng_gumbel_below(int ones);
+
 #endif
