@@ -150,7 +150,7 @@ td_status td_drafter_assistant_open(td_drafter **out, td_checkpoint *ck, td_mode
                                      .log = opt->log};
     td_status st = td_gemma4_assistant_open(&d->a, ck, trunk, &a, err);
     if (st == TD_OK)
-        st = td_sampler_open(&d->sampler, trunk->info.n_vocab, err);
+        st = td_sampler_open(&d->sampler, trunk->be, trunk->info.n_vocab, err);
     if (st == TD_OK)
         st = alloc_rows(d, opt->max_seqs, err);
     if (st != TD_OK) {

@@ -366,7 +366,7 @@ td_status td_drafter_heads_open(td_drafter **out, td_model *trunk, const td_draf
         d->most_pending = share;
     td_status st = check_trunk(d, opt->max_seqs, err);
     if (st == TD_OK)
-        st = td_sampler_open(&d->sampler, trunk->info.n_vocab, err);
+        st = td_sampler_open(&d->sampler, trunk->be, trunk->info.n_vocab, err);
     if (st == TD_OK)
         st = open_shortlist(d, opt, err);
     if (st == TD_OK)

@@ -323,7 +323,7 @@ static td_status open_model(model_drafter *d, td_checkpoint *ck, td_backend *be,
                        td_checkpoint_path(ck), d->model->info.n_vocab, n_vocab);
     TD_TRY(td_model_load(d->model, NULL, NULL, err));
     TD_TRY(td_kv_pool_open(&d->pool, &d->model->kv, be, 0, err));
-    return td_sampler_open(&d->sampler, n_vocab, err);
+    return td_sampler_open(&d->sampler, be, n_vocab, err);
 }
 
 static td_status alloc_arrays(model_drafter *d, td_error *err) {

@@ -72,7 +72,7 @@ td_status td_decoder_open(td_decoder **out, td_model *model, td_drafter *drafter
     d->opt.max_sampled = sampled_rows(opt);
     td_status st = alloc_arrays(d, err);
     if (st == TD_OK)
-        st = td_sampler_open(&d->sampler, model->info.n_vocab, err);
+        st = td_sampler_open(&d->sampler, model->be, model->info.n_vocab, err);
     if (st != TD_OK)
         td_decoder_close(&d);
     *out = d;

@@ -7,12 +7,13 @@
 #ifndef TD_DECODE_SAMPLER_H
 #define TD_DECODE_SAMPLER_H
 
-#include "base/status.h"
+#include "backend/backend.h"
 
 typedef struct td_sampler td_sampler;
 
-/* Scratch for vocabularies of up to n_vocab words. */
-td_status td_sampler_open(td_sampler **out, uint32_t n_vocab, td_error *err) TD_MUST_CHECK;
+/* Scratch for vocabularies of up to n_vocab words. be: whose operations look through the logits; it outlives the
+ * sampler. NULL: none, which takes longer and draws the same tokens. */
+td_status td_sampler_open(td_sampler **out, td_backend *be, uint32_t n_vocab, td_error *err) TD_MUST_CHECK;
 void td_sampler_close(td_sampler **s);
 
 /* How often each token occurred. Penalties ask it. */
@@ -46,7 +47,8 @@ td_status td_sample(td_sampler *s, const td_sampling *p, const td_history *h, co
                     td_error *err) TD_MUST_CHECK;
 
 /* How likely the last td_sample's token was to be drawn: its part of the softmax of what the filters kept, at
- * temperature 0 of all logits. 0 after a failure. A sampler that nobody asks pays nothing for this. */
+ * temperature 0 of all logits, which must still be what they were. 0 after a failure. Its last bits are the backend's
+ * own, so it may steer what is drafted and never what is drawn. A sampler that nobody asks pays nothing for this. */
 float td_sampler_confidence(const td_sampler *s);
 
 #endif

@@ -205,7 +205,7 @@ void truth_make(truth *t, stage *s, const td_token *prompt, uint32_t n_prompt, c
     td_sampler *sampler;
     td_history h;
     ASSERT_OK(td_kv_seq_open(&kv, s->pool, n_ctx, 1, err));
-    ASSERT_OK(td_sampler_open(&sampler, info->n_vocab, err));
+    ASSERT_OK(td_sampler_open(&sampler, NULL, info->n_vocab, err));
     ASSERT_OK(td_history_open(&h, info->n_vocab, err));
     for (uint32_t i = 0; i < n_prompt; i++)
         h.prompted[prompt[i]] = 1;

@@ -204,8 +204,7 @@ static void a_constraint_that_fails_ends_its_sequence_alone(void **state) {
 }
 
 /* The mask of an n-word vocabulary with one word in it decides, whatever the temperature. */
-static void a_mask_leaves_what_it_allows(void **state) {
-    (void)state;
+static void check_masks(td_backend *be) {
     td_sampler *s;
     td_token t;
     float logits[130];
@@ -213,7 +212,7 @@ static void a_mask_leaves_what_it_allows(void **state) {
     td_error err;
     for (int i = 0; i < 130; i++)
         logits[i] = (float)(i % 7);
-    assert_int_equal(td_sampler_open(&s, 130, NULL), TD_OK);
+    assert_int_equal(td_sampler_open(&s, be, 130, NULL), TD_OK);
     td_sampling p = {.top_p = 1, .repetition_penalty = 1};
     for (int i = 0; i < 130; i++) {
         p.temperature = (float)(i % 3);
@@ -223,11 +222,24 @@ static void a_mask_leaves_what_it_allows(void **state) {
         mask[i / 64] = (uint64_t)1 << i % 64;
         assert_int_equal(td_sample(s, &p, NULL, logits, NULL, mask, 130, 7, &t, NULL), TD_OK);
         assert_int_equal(t, i);
+        mask[0] |= 1 << 6; /* the best, of equals the lowest */
+        p.temperature = 0;
+        assert_int_equal(td_sample(s, &p, NULL, logits, NULL, mask, 130, 7, &t, NULL), TD_OK);
+        assert_int_equal(t, 6);
     }
     memset(mask, 0, sizeof mask);
     assert_int_equal(td_sample(s, &p, NULL, logits, NULL, mask, 130, 7, &t, &err), TD_E_NUMERIC);
     assert_string_equal(err.message, "no token is left to choose: the constraint allows none");
     td_sampler_close(&s);
+}
+
+static void a_mask_leaves_what_it_allows(void **state) {
+    (void)state;
+    td_backend *be;
+    assert_int_equal(td_backend_cpu_open(&be, NULL, NULL), TD_OK);
+    check_masks(NULL);
+    check_masks(be);
+    td_backend_close(&be);
 }
 
 int main(void) {

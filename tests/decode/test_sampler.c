@@ -3,7 +3,8 @@
  * Three kinds of claims. Exact ones: the token is the argmax of logit/T + noise over the tokens that the filters keep,
  * whatever the order or the selection of candidates. Statistical ones: over many positions the draws follow the softmax
  * of what is kept, and neighbouring positions are independent; each is one chi-square test at a level of 1e-4, on fixed
- * seeds, so a correct sampler that passes once passes always. And errors, word for word. */
+ * seeds, so a correct sampler that passes once passes always. And errors, word for word. All of them the plain way, and
+ * again with a backend. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,14 +22,19 @@
 #define N_VOCAB 512
 
 typedef struct bench {
+    td_backend *be;
     td_sampler *sampler;
     td_history history;
     td_error err;
 } bench;
 
+static bool with_backend; /* or the plain way alone */
+
 static int set_up(void **state) {
     bench *b = test_calloc(1, sizeof *b);
-    assert_int_equal(td_sampler_open(&b->sampler, N_VOCAB, &b->err), TD_OK);
+    if (with_backend)
+        assert_int_equal(td_backend_cpu_open(&b->be, &(td_cpu_options){.n_threads = 1}, &b->err), TD_OK);
+    assert_int_equal(td_sampler_open(&b->sampler, b->be, N_VOCAB, &b->err), TD_OK);
     assert_int_equal(td_history_open(&b->history, N_VOCAB, &b->err), TD_OK);
     *state = b;
     return 0;
@@ -38,6 +44,7 @@ static int tear_down(void **state) {
     bench *b = *state;
     td_sampler_close(&b->sampler);
     td_history_close(&b->history);
+    td_backend_close(&b->be);
     test_free(b);
     return 0;
 }
@@ -857,14 +864,14 @@ static void a_bias_outside_the_vocabulary_is_named(void **state) {
 }
 
 static void no_memory_leaves_nothing_behind(void **state) {
-    (void)state;
+    bench *own = *state;
     for (long k = 0;; k++) {
         long live = td_alloc_live();
         td_sampler *s = (td_sampler *)&k;
         td_history h;
         td_error err;
         td_alloc_fail_at(k);
-        td_status a = td_sampler_open(&s, 100, &err), b = td_history_open(&h, 100, &err);
+        td_status a = td_sampler_open(&s, own->be, 100, &err), b = td_history_open(&h, 100, &err);
         bool struck = td_alloc_failed();
         td_alloc_fail_at(-1);
         assert_true(a == TD_OK || (a == TD_E_NOMEM && !s));
@@ -909,5 +916,7 @@ int main(void) {
         CASE(a_bias_outside_the_vocabulary_is_named),
         CASE(no_memory_leaves_nothing_behind),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int plainly = cmocka_run_group_tests_name("plain", tests, NULL, NULL);
+    with_backend = true;
+    return plainly + cmocka_run_group_tests_name("with a backend", tests, NULL, NULL);
 }
