@@ -12,6 +12,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "backend/cpu/cpu.h"
 #include "backend/support_backend.h"
 
 typedef struct shape {
@@ -289,6 +290,115 @@ static void neighbours_do_not_matter(void **state) {
     }
 }
 
+/* ---- long contexts, many threads ---- */
+
+/* Pages of a long context: a few, over and over in an irregular order; none before `from`. */
+static td_kv_pages long_table(const cache *c, uint32_t seq, uint32_t n_keys, uint32_t from) {
+    const uint32_t tokens = c->layout.page_tokens, n = (n_keys + tokens - 1) / tokens;
+    uint8_t **table = calloc(n, sizeof *table);
+    bt_rng r = {77 + seq};
+    assert_non_null(table);
+    for (uint32_t i = from / tokens; i < n; i++)
+        table[i] = c->tables[seq][bt_next(&r) % c->n_pages];
+    return table;
+}
+
+/* A cache of `n_seq` long sequences, with a few random pages each. */
+static cache long_cache(td_backend *be, const shape *s, uint32_t n_seq, const int32_t *n_keys, const uint32_t *from) {
+    enum { KEYS = 192 };
+    cache c = cache_new(s, 64, n_seq, KEYS);
+    const size_t width = (size_t)s->n_kv_heads * s->head_dim;
+    bt_rng r = {70};
+    for (uint32_t i = 0; i < n_seq; i++) {
+        float *k = random_floats(&r, KEYS * width), *v = random_floats(&r, KEYS * width);
+        write_keys(be, &c, i, k, v, 0, KEYS);
+        free(k);
+        free(v);
+    }
+    for (uint32_t i = 0; i < n_seq; i++)
+        c.tables[i] = long_table(&c, i, (uint32_t)n_keys[i], from ? from[i] : 0);
+    return c;
+}
+
+static void long_cache_free(cache *c) {
+    for (uint32_t i = 0; i < c->n_seq; i++)
+        free((void *)(uintptr_t)c->tables[i]);
+    cache_free(c);
+}
+
+/* Scratch for a few spans at a time, whatever the machine has. */
+static void lower_wave(td_backend *be) {
+    ((td_cpu *)be)->wave_bytes = 1;
+}
+
+typedef struct long_case {
+    shape s;
+    uint32_t n_seq, n;
+    int32_t n_keys[3];
+    uint32_t from[3]; /* pages before are gone */
+    int32_t pos[6];
+    uint32_t seq[6];
+} long_case;
+
+/* One query and several, with and without a group; unequal lengths; positions near a million; a row without keys. */
+static const long_case long_cases[] = {
+    {{1, 1, 16, 0, TD_KV_F32}, 1, 1, {60001}, {0}, {60000}, {0}},
+    {{4, 2, 16, 0, TD_KV_BF16}, 1, 4, {9003}, {0}, {8999, 9000, 9001, 9002}, {0}},
+    {{4, 1, 20, 0, TD_KV_BF16},
+     3,
+     6,
+     {5000, 300, 12000},
+     {0},
+     {4998, 4999, 299, 11997, 11998, 11999},
+     {0, 0, 1, 2, 2, 2}},
+    {{8, 1, 16, 512, TD_KV_BF16}, 2, 3, {1048576, 700}, {1048000, 0}, {1048574, 1048575, 699}, {0, 0, 1}},
+    {{2, 1, 16, 4096, TD_KV_F32}, 2, 3, {1000000, 0}, {995000, 0}, {999998, 999999, 9}, {0, 0, 1}},
+};
+
+static void run_long(const long_case *t, td_isa isa, int threads, bool waves, float *out) {
+    const size_t q_width = (size_t)t->s.n_heads * t->s.head_dim;
+    bt_rng r = {71};
+    float *q = random_floats(&r, t->n * q_width);
+    int32_t pos[6];
+    uint32_t seq[6];
+    memcpy(pos, t->pos, sizeof pos);
+    memcpy(seq, t->seq, sizeof seq);
+    td_backend *be = isa == TD_ISA_AUTO ? bt_open_ref(1, 1, t->s.head_dim) : bt_open(isa, threads, false);
+    cache c = long_cache(be, &t->s, t->n_seq, t->n_keys, t->from);
+    if (waves)
+        lower_wave(be);
+    attend(be, &t->s, &c, (rows){t->n, pos, seq, q}, t->n_keys, out);
+    long_cache_free(&c);
+    td_backend_close(&be);
+    free(q);
+}
+
+/* More threads than items, and than there is work for; results of spans that do not fit into scratch at once. */
+static void long_contexts_keep_their_bits(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof long_cases / sizeof long_cases[0]; i++) {
+        const long_case *t = &long_cases[i];
+        const size_t n = (size_t)t->n * t->s.n_heads * t->s.head_dim;
+        float *ref = calloc(n, sizeof *ref), *want = calloc(n, sizeof *want), *got = calloc(n, sizeof *got);
+        assert_true(ref && want && got);
+        run_long(t, TD_ISA_AUTO, 1, false, ref);
+        for (const td_isa *isa = bt_levels(); *isa; isa++) {
+            char what[128];
+            describe(what, sizeof what, &t->s, *isa);
+            run_long(t, *isa, 1, false, want);
+            for (size_t e = 0; e < n; e++) /* sums over many keys are of spans, then of totals */
+                bt_close(what, e, want[e], ref[e], 2e-5);
+            for (int k = 0; k < 3; k++) {
+                run_long(t, *isa, (const int[]){2, 8, 16}[k], k != 1, got);
+                bt_same_bits(what, got, want, n);
+            }
+        }
+        free(ref);
+        free(want);
+        free(got);
+    }
+}
+
 /* Values that a row does not see may be anything, in the middle of what other rows see: drafts that were rejected. */
 static void poison_stays_in_the_rows_that_see_it(void **state) {
     (void)state;
@@ -359,6 +469,7 @@ int main(void) {
         cmocka_unit_test(a_row_without_keys_is_zero),
         cmocka_unit_test(bits_do_not_depend_on_passes_pages_or_threads),
         cmocka_unit_test(neighbours_do_not_matter),
+        cmocka_unit_test(long_contexts_keep_their_bits),
         cmocka_unit_test(poison_stays_in_the_rows_that_see_it),
         cmocka_unit_test(written_pages_equal_the_reference),
     };

@@ -10,9 +10,10 @@
  * themselves; converted to padded floats first are only heads whose size is no multiple of the widest vector, and bf16
  * at the generic level, which widens it too slowly to do so for every tile of queries.
  *
- * When there are enough items a thread walks all spans of an item. Otherwise, in a short context, there are more items
- * with fewer queries each; in a long one threads take (item, span) pairs, leave the results in scratch, and a second
- * job folds them, the queries shared out: the same numbers in the same order. */
+ * When the items share out evenly a thread walks all spans of an item. In a short context there are more items with
+ * fewer queries each, if that makes them enough. Otherwise threads take stretches of an item's spans and leave the
+ * result of every span in scratch, and a second job folds them, a query a tile: the same numbers in the same order.
+ * Scratch has a limit, so a very long context is split in waves; running totals wait between them. */
 #include "backend/cpu/cpu.h"
 
 #include <math.h>
@@ -25,13 +26,13 @@
  * cache, but a mixed output is loaded and stored once a block. */
 #define NEAR_BYTES (32u << 10)
 #define MAX_BLOCK 64
-/* Queries that a thread folds at a time. */
-#define FOLD_QUERIES 4
-#define FOLD_PARTS (QUERIES / FOLD_QUERIES)
-#define SPLIT_BYTES ((size_t)64 << 20)
+/* Stretches a thread of a split job, at least where there are so many spans: some threads are slower than others. */
+#define STRETCHES 8
 #define PARALLEL 32768
 /* Products of a query with a key, times the dimensions, that are worth a second thread. */
 #define PARTING 131072
+
+enum { ATTEND, FOLD, JOBS }; /* of a wave */
 
 typedef struct item {
     uint32_t row;     /* the first row of the run */
@@ -40,8 +41,19 @@ typedef struct item {
     int32_t lo, hi;         /* keys that some query sees: [lo, hi); empty: hi <= lo */
     int32_t all_lo, all_hi; /* keys that every query sees; perhaps none */
     uint32_t span0, n_spans;
-    size_t partial; /* split: index of its first span among all */
+    /* split */
+    uint32_t done, now;    /* spans of earlier waves and of this one */
+    uint32_t reach;        /* spans of a stretch */
+    uint32_t tile0[JOBS];  /* its first tile in each job of the wave */
+    size_t partial, total; /* where the results of this wave's spans and the running totals lie, in floats */
 } item;
+
+/* Of some queries over some keys. */
+typedef struct result {
+    float *out; /* [n][stride] values mixed by weight */
+    float *top; /* [n] the largest score */
+    float *sum; /* [n] of the weights, exp(score - top); 0: saw no key */
+} result;
 
 typedef struct attention_job {
     td_cpu *c;
@@ -52,18 +64,21 @@ typedef struct attention_job {
     void (*load)(float *to, const void *from, size_t n);
     item *items;
     uint32_t n_items;
+    uint64_t spans, products, largest; /* of all items; queries times keys of all and of the largest item */
     /* split */
-    float *partial; /* [spans of all items][QUERIES][stride + 2] */
-    uint32_t *item_of;
+    uint32_t first, n_wave; /* items of the wave */
+    uint32_t n_tiles[JOBS];
+    size_t room;    /* floats at `partial` */
+    float *partial; /* results of the wave's spans, see result_at */
+    float *total;   /* running totals of all items; NULL: one wave */
 } attention_job;
 
 /* One thread's scratch. */
 typedef struct workspace {
-    float *q, *out, *total; /* [QUERIES][stride] */
-    float *score;           /* [QUERIES][SPAN] */
-    float *kv;              /* [block][stride] */
-    float *top, *sum;       /* [QUERIES] of the span */
-    float *all_top, *all_sum;
+    float *q;     /* [QUERIES][stride] */
+    float *score; /* [QUERIES][SPAN] */
+    float *kv;    /* [block][stride] */
+    result span, total;
 } workspace;
 
 static uint32_t padded(uint32_t head_dim) {
@@ -75,22 +90,32 @@ static uint32_t block_keys(size_t row_bytes) {
     return n < 4 ? 4 : n > MAX_BLOCK ? MAX_BLOCK : n;
 }
 
+/* A result of n_q queries takes so many floats, whole cache lines. */
+static size_t result_floats(size_t stride, uint32_t n_q) {
+    return n_q * stride + (2 * (size_t)n_q + 15) / 16 * 16;
+}
+
+static result result_at(float *p, size_t stride, uint32_t n_q) {
+    return (result){p, p + n_q * stride, p + n_q * stride + n_q};
+}
+
+/* The result without its first q queries. */
+static result result_from(result r, size_t stride, uint32_t q) {
+    return (result){r.out + q * stride, r.top + q, r.sum + q};
+}
+
 size_t cpu_attention_bytes(uint32_t head_dim) {
     const size_t stride = padded(head_dim);
-    return (3 * QUERIES * stride + QUERIES * SPAN + MAX_BLOCK * stride + 4 * QUERIES) * sizeof(float);
+    return (2 * result_floats(stride, QUERIES) + QUERIES * (stride + SPAN) + MAX_BLOCK * stride) * sizeof(float);
 }
 
 static workspace workspace_of(const attention_job *j, int thread) {
-    const size_t rows = (size_t)QUERIES * j->stride;
-    workspace w = {.q = cpu_thread_block(j->c, thread)};
-    w.out = w.q + rows;
-    w.total = w.out + rows;
-    w.score = w.total + rows;
+    float *p = cpu_thread_block(j->c, thread);
+    const size_t stride = j->stride, floats = result_floats(stride, QUERIES);
+    workspace w = {.span = result_at(p, stride, QUERIES), .total = result_at(p + floats, stride, QUERIES)};
+    w.q = p + 2 * floats;
+    w.score = w.q + QUERIES * stride;
     w.kv = w.score + QUERIES * SPAN;
-    w.top = w.kv + (size_t)MAX_BLOCK * j->stride;
-    w.sum = w.top + QUERIES;
-    w.all_top = w.sum + QUERIES;
-    w.all_sum = w.all_top + QUERIES;
     return w;
 }
 
@@ -150,18 +175,18 @@ static void load_queries(const attention_job *j, const item *it, float *to) {
 }
 
 /* Each query's weights of the span's keys; a query that sees none of them gets zeros and the sum zero. */
-static void weigh(const attention_job *j, const item *it, const workspace *w, int32_t start, float *top, float *sum) {
+static void weigh(const attention_job *j, const item *it, const workspace *w, int32_t start, result r) {
     for (uint32_t i = 0; i < it->n_q; i++) {
         int32_t lo, hi;
         visible(j->a, it->row + (it->q0 + i) / j->group, &lo, &hi);
         lo = max_i32(lo - start, 0);
         hi = min_i32(hi - start, SPAN);
         if (lo < hi) {
-            j->c->dsp.softmax(w->score + i * SPAN, SPAN, (uint32_t)lo, (uint32_t)hi, &top[i], &sum[i]);
+            j->c->dsp.softmax(w->score + i * SPAN, SPAN, (uint32_t)lo, (uint32_t)hi, &r.top[i], &r.sum[i]);
         } else {
             memset(w->score + i * SPAN, 0, SPAN * sizeof *w->score);
-            top[i] = -INFINITY;
-            sum[i] = 0;
+            r.top[i] = -INFINITY;
+            r.sum[i] = 0;
         }
     }
 }
@@ -224,107 +249,184 @@ static const uint8_t *rows_ahead(const attention_job *j, const item *it, size_t 
     return j->in_place && k < it->hi ? key_row(j, it, offset, k) : NULL;
 }
 
-/* The item's queries over one span: top, sum, out [n_q][stride]. */
-static void attend_span(const attention_job *j, const item *it, const workspace *w, uint32_t span, float *top,
-                        float *sum, float *out) {
+/* The item's queries over one span. */
+static void attend_span(const attention_job *j, const item *it, const workspace *w, uint32_t span, result r) {
     const td_dsp *d = &j->c->dsp;
     const td_kv_layer *l = j->a->layer;
     const int32_t start = (int32_t)span * SPAN, first = max_i32(start, it->lo);
-    const int32_t end = (int32_t)((int64_t)start + SPAN < it->hi ? start + SPAN : it->hi);
+    const int32_t end = it->hi - start < SPAN ? it->hi : start + SPAN;
     for (int32_t k = first, n; k < end; k += n) {
         n = block_at(j, k, end);
-        const td_kv_rows keys = block_rows(j, it, w, l->k_offset, k, n);
-        d->score(w->score + (k - start), SPAN, w->q, it->n_q, &keys, (uint32_t)n, j->stride,
+        const td_kv_rows rows = block_rows(j, it, w, l->k_offset, k, n);
+        d->score(w->score + (k - start), SPAN, w->q, it->n_q, &rows, (uint32_t)n, j->stride,
                  rows_ahead(j, it, l->k_offset, k + n, end, l->v_offset, first));
     }
-    weigh(j, it, w, start, top, sum);
-    memset(out, 0, (size_t)it->n_q * j->stride * sizeof *out);
+    weigh(j, it, w, start, r);
+    memset(r.out, 0, (size_t)it->n_q * j->stride * sizeof *r.out);
     for (int32_t k = first, n; k < end; k += n) {
         n = block_at(j, k, end);
-        mix_block(j, it, w, start, k, n, out, rows_ahead(j, it, l->v_offset, k + n, end, l->k_offset, end));
+        mix_block(j, it, w, start, k, n, r.out, rows_ahead(j, it, l->v_offset, k + n, end, l->k_offset, end));
     }
 }
 
 /* ---- folding spans ---- */
 
-static void fold_begin(const attention_job *j, const workspace *w, uint32_t n_q) {
-    memset(w->total, 0, (size_t)n_q * j->stride * sizeof *w->total);
+static void fold_begin(const attention_job *j, result total, uint32_t n_q) {
+    memset(total.out, 0, (size_t)n_q * j->stride * sizeof *total.out);
     for (uint32_t i = 0; i < n_q; i++) {
-        w->all_top[i] = -INFINITY;
-        w->all_sum[i] = 0;
+        total.top[i] = -INFINITY;
+        total.sum[i] = 0;
     }
 }
 
 /* Of n_q queries. */
-static void fold_span(const attention_job *j, const workspace *w, uint32_t n_q, const float *top, const float *sum,
-                      const float *out) {
+static void fold_span(const attention_job *j, result total, result r, uint32_t n_q) {
     for (uint32_t i = 0; i < n_q; i++) {
-        if (sum[i] == 0) /* saw no key: its sum would be at least 1, or NaN */
+        if (r.sum[i] == 0) /* saw no key: its sum would be at least 1, or NaN */
             continue;
-        const float most = w->all_top[i] > top[i] ? w->all_top[i] : top[i];
-        const float keep = expf(w->all_top[i] - most), take = expf(top[i] - most);
-        w->all_top[i] = most;
-        w->all_sum[i] = w->all_sum[i] * keep + sum[i] * take;
-        j->c->dsp.fold(w->total + (size_t)i * j->stride, keep, out + (size_t)i * j->stride, take, j->stride);
+        const float most = total.top[i] > r.top[i] ? total.top[i] : r.top[i];
+        const float keep = expf(total.top[i] - most), take = expf(r.top[i] - most);
+        total.top[i] = most;
+        total.sum[i] = total.sum[i] * keep + r.sum[i] * take;
+        j->c->dsp.fold(total.out + (size_t)i * j->stride, keep, r.out + (size_t)i * j->stride, take, j->stride);
     }
 }
 
-/* The queries [q, q + n_q) of the run. */
-static void fold_end(const attention_job *j, const item *it, const workspace *w, uint32_t q, uint32_t n_q) {
+/* The item's queries [q, q + n_q). */
+static void fold_end(const attention_job *j, const item *it, result total, uint32_t q, uint32_t n_q) {
     const td_attention *a = j->a;
+    q += it->q0;
     for (uint32_t i = 0; i < n_q; i++, q++) {
         const uint32_t row = it->row + q / j->group, head = it->kv_head * j->group + q % j->group;
         float *out = a->out + ((size_t)row * a->n_heads + head) * j->head_dim;
-        if (w->all_sum[i] == 0)
+        if (total.sum[i] == 0)
             memset(out, 0, j->head_dim * sizeof *out);
         else
-            j->c->dsp.norm(out, w->total + (size_t)i * j->stride, NULL, 1.0f / w->all_sum[i], j->head_dim);
+            j->c->dsp.norm(out, total.out + (size_t)i * j->stride, NULL, 1.0f / total.sum[i], j->head_dim);
     }
 }
-
-/* ---- jobs ---- */
 
 static void whole_item(void *arg, int tile, int thread) {
     const attention_job *j = arg;
     const item *it = &j->items[tile];
-    workspace w = workspace_of(j, thread);
+    const workspace w = workspace_of(j, thread);
     load_queries(j, it, w.q);
-    fold_begin(j, &w, it->n_q);
+    fold_begin(j, w.total, it->n_q);
     for (uint32_t s = 0; s < it->n_spans; s++) {
-        attend_span(j, it, &w, it->span0 + s, w.top, w.sum, w.out);
-        fold_span(j, &w, it->n_q, w.top, w.sum, w.out);
+        attend_span(j, it, &w, it->span0 + s, w.span);
+        fold_span(j, w.total, w.span, it->n_q);
     }
-    fold_end(j, it, &w, it->q0, it->n_q);
+    fold_end(j, it, w.total, 0, it->n_q);
 }
 
-static float *partial_of(const attention_job *j, size_t index) {
-    return j->partial + index * QUERIES * (j->stride + 2);
+/* ---- splitting ---- */
+
+/* The item that a tile of a job of the wave is of: the last one that begins at or before it. */
+static const item *item_of(const attention_job *j, int job, uint32_t tile) {
+    uint32_t lo = j->first, hi = j->first + j->n_wave;
+    while (hi - lo > 1) {
+        const uint32_t middle = lo + (hi - lo) / 2;
+        if (j->items[middle].tile0[job] <= tile)
+            lo = middle;
+        else
+            hi = middle;
+    }
+    return &j->items[lo];
 }
 
-static void one_span(void *arg, int tile, int thread) {
+/* The results of span `s` of those that the item has in the wave. */
+static result partial_of(const attention_job *j, const item *it, uint32_t s) {
+    return result_at(j->partial + it->partial + s * result_floats(j->stride, it->n_q), j->stride, it->n_q);
+}
+
+/* Tiles are stretches of spans of the wave's items. */
+static void one_stretch(void *arg, int tile, int thread) {
     const attention_job *j = arg;
-    const item *it = &j->items[j->item_of[tile]];
-    workspace w = workspace_of(j, thread);
-    float *top = partial_of(j, (size_t)tile), *sum = top + QUERIES;
+    const item *it = item_of(j, ATTEND, (uint32_t)tile);
+    const workspace w = workspace_of(j, thread);
+    uint32_t s = ((uint32_t)tile - it->tile0[ATTEND]) * it->reach;
+    const uint32_t end = it->now - s < it->reach ? it->now : s + it->reach;
     load_queries(j, it, w.q);
-    attend_span(j, it, &w, it->span0 + (uint32_t)((size_t)tile - it->partial), top, sum, sum + QUERIES);
+    for (; s < end; s++)
+        attend_span(j, it, &w, it->span0 + it->done + s, partial_of(j, it, s));
 }
 
-/* Tiles are FOLD_QUERIES queries of an item; the last ones of an item may be empty. */
-static void fold_part(void *arg, int tile, int thread) {
+/* Tiles are queries of the wave's items. */
+static void fold_query(void *arg, int tile, int thread) {
     const attention_job *j = arg;
-    const item *it = &j->items[tile / FOLD_PARTS];
-    const uint32_t q = (uint32_t)(tile % FOLD_PARTS) * FOLD_QUERIES;
-    if (q >= it->n_q)
+    const item *it = item_of(j, FOLD, (uint32_t)tile);
+    const uint32_t q = (uint32_t)tile - it->tile0[FOLD];
+    result total = workspace_of(j, thread).total;
+    if (j->total)
+        total = result_from(result_at(j->total + it->total, j->stride, it->n_q), j->stride, q);
+    if (it->done == 0)
+        fold_begin(j, total, 1);
+    for (uint32_t s = 0; s < it->now; s++)
+        fold_span(j, total, result_from(partial_of(j, it, s), j->stride, q), 1);
+    if (it->done + it->now == it->n_spans)
+        fold_end(j, it, total, q, 1);
+}
+
+/* The next spans of an item, as many as there is room for behind `used` floats. */
+static void plan_item(attention_job *j, item *it, size_t *used) {
+    const size_t each = result_floats(j->stride, it->n_q), fit = (j->room - *used) / each;
+    it->done += it->now;
+    it->now = it->n_spans - it->done;
+    if (it->now > fit)
+        it->now = (uint32_t)fit;
+    it->partial = *used;
+    *used += it->now * each;
+    memcpy(it->tile0, j->n_tiles, sizeof it->tile0);
+    j->n_tiles[ATTEND] += (it->now + it->reach - 1) / it->reach;
+    j->n_tiles[FOLD] += it->n_q;
+}
+
+/* Goes on from the first item that has spans left, or was not seen; false: all are done. */
+static bool plan_wave(attention_job *j) {
+    size_t used = 0;
+    memset(j->n_tiles, 0, sizeof j->n_tiles);
+    if (j->n_wave) {
+        const item *last = &j->items[j->first + j->n_wave - 1];
+        j->first += j->n_wave - (last->done + last->now < last->n_spans);
+    }
+    j->n_wave = 0;
+    for (uint32_t i = j->first; i < j->n_items; i++) {
+        item *it = &j->items[i];
+        plan_item(j, it, &used);
+        j->n_wave++;
+        if (it->done + it->now < it->n_spans)
+            break;
+    }
+    return j->n_wave > 0;
+}
+
+/* Scratch for as much of all results as one wave may have; lays out running totals where that is not all. */
+static bool prepare_split(attention_job *j, uint32_t threads) {
+    const uint64_t stretch = j->products / (STRETCHES * (uint64_t)threads);
+    size_t all = 0, totals = 0;
+    for (uint32_t i = 0; i < j->n_items; i++) {
+        item *it = &j->items[i];
+        const size_t each = result_floats(j->stride, it->n_q);
+        const uint64_t reach = stretch / ((uint64_t)it->n_q * SPAN);
+        it->reach = reach < 1 ? 1 : reach < INT32_MAX ? (uint32_t)reach : INT32_MAX;
+        it->total = totals;
+        totals += each;
+        all += it->n_spans * each;
+    }
+    const size_t most = j->c->wave_bytes / sizeof(float), least = result_floats(j->stride, QUERIES);
+    j->room = all <= most ? all : most > least ? most : least;
+    j->partial = cpu_scratch(j->c, CPU_SLOT_PARTIAL, j->room, sizeof(float));
+    j->total = all > j->room ? cpu_scratch(j->c, CPU_SLOT_TOTAL, totals, sizeof(float)) : NULL;
+    return j->partial && (all <= j->room || j->total);
+}
+
+static void run_split(attention_job *j, uint32_t threads) {
+    if (!prepare_split(j, threads))
         return;
-    const uint32_t n_q = it->n_q - q < FOLD_QUERIES ? it->n_q - q : FOLD_QUERIES;
-    workspace w = workspace_of(j, thread);
-    fold_begin(j, &w, n_q);
-    for (uint32_t s = 0; s < it->n_spans; s++) {
-        const float *top = partial_of(j, it->partial + s) + q, *sum = top + QUERIES;
-        fold_span(j, &w, n_q, top, sum, partial_of(j, it->partial + s) + 2 * QUERIES + (size_t)q * j->stride);
+    while (plan_wave(j)) {
+        td_pool_run(j->c->pool, one_stretch, j, (int)j->n_tiles[ATTEND]);
+        td_pool_run(j->c->pool, fold_query, j, (int)j->n_tiles[FOLD]);
     }
-    fold_end(j, it, &w, it->q0 + q, n_q);
 }
 
 /* ---- cutting ---- */
@@ -364,8 +466,19 @@ static uint32_t chunks_of(const attention_job *j, uint32_t rows, uint32_t parts)
     return parts > least ? parts : least;
 }
 
-/* Fills the table of items; returns how many spans they have in all, or -1: no memory. */
-static int64_t cut_items(attention_job *j, uint32_t parts) {
+/* Adds an item to the table and to the sums. */
+static void add_item(attention_job *j, item it) {
+    item_range(j, &it);
+    const uint64_t products = it.n_spans ? (uint64_t)(uint32_t)(it.hi - it.lo) * it.n_q : 0;
+    j->spans += it.n_spans;
+    j->products += products;
+    if (products > j->largest)
+        j->largest = products;
+    j->items[j->n_items++] = it;
+}
+
+/* Fills the table of items; false: no memory. */
+static bool cut_items(attention_job *j, uint32_t parts) {
     const td_attention *a = j->a;
     size_t n = 0;
     for (uint32_t row = 0, end; row < a->n; row = end) {
@@ -373,52 +486,37 @@ static int64_t cut_items(attention_job *j, uint32_t parts) {
         n += (size_t)chunks_of(j, end - row, parts) * a->layer->n_kv_heads;
     }
     j->items = cpu_scratch(j->c, CPU_SLOT_ITEMS, n, sizeof *j->items);
-    if (!j->items)
-        return -1;
-    int64_t spans = 0;
     j->n_items = 0;
-    for (uint32_t row = 0, end; row < a->n; row = end) {
+    j->spans = j->products = j->largest = 0;
+    for (uint32_t row = 0, end; j->items && row < a->n; row = end) {
         end = run_end(a, row);
         const uint32_t queries = (end - row) * j->group, chunks = chunks_of(j, end - row, parts);
         for (uint32_t i = 0; i < chunks * a->layer->n_kv_heads; i++) {
-            const uint32_t chunk = i % chunks, q0 = (uint32_t)((uint64_t)queries * chunk / chunks);
-            item *it = &j->items[j->n_items++];
-            *it = (item){.row = row, .q0 = q0, .kv_head = i / chunks, .partial = (size_t)spans};
-            it->n_q = (uint32_t)((uint64_t)queries * (chunk + 1) / chunks) - q0;
-            item_range(j, it);
-            spans += it->n_spans;
+            const uint32_t q0 = (uint32_t)((uint64_t)queries * (i % chunks) / chunks);
+            const uint32_t q1 = (uint32_t)((uint64_t)queries * (i % chunks + 1) / chunks);
+            add_item(j, (item){.row = row, .q0 = q0, .n_q = q1 - q0, .kv_head = i / chunks});
         }
     }
-    return spans;
+    return j->items != NULL;
+}
+
+/* How many threads there is work for. */
+static uint32_t threads_worth(const attention_job *j) {
+    const uint64_t most = j->products * j->head_dim / PARTING, threads = (uint64_t)j->c->n_threads;
+    return most >= threads ? (uint32_t)threads : most > 1 ? (uint32_t)most : 1;
 }
 
 /* Fewer items than threads, and too few spans to share those out evenly: threads take some of the queries each. Every
- * part reads the keys anew, but the last-level cache has them, and it saves the second job. */
-static bool worth_parting(const attention_job *j, int64_t spans) {
-    const uint32_t threads = (uint32_t)j->c->n_threads;
-    if (spans <= 0 || j->n_items >= threads || spans >= 2 * (int64_t)threads)
-        return false;
-    const item *it = &j->items[0];
-    return (uint64_t)(uint32_t)it->hi * it->n_q * j->head_dim >= PARTING;
+ * part reads the keys anew, but the last-level cache has them, and it may save the second job. */
+static bool worth_parting(const attention_job *j, uint32_t threads) {
+    return j->n_items < threads && j->spans < 2 * (uint64_t)threads;
 }
 
-/* Few items and long contexts: threads take spans. */
-static bool worth_splitting(const attention_job *j, int64_t spans) {
-    const size_t bytes = (size_t)spans * QUERIES * (j->stride + 2) * sizeof(float);
-    return j->c->n_threads > 1 && j->n_items < 2 * (uint32_t)j->c->n_threads && spans > j->n_items &&
-           bytes <= SPLIT_BYTES;
-}
-
-static bool prepare_split(attention_job *j, int64_t spans) {
-    const size_t bytes = (size_t)QUERIES * (j->stride + 2) * sizeof(float) + sizeof *j->item_of;
-    j->partial = cpu_scratch(j->c, CPU_SLOT_PARTIAL, (size_t)spans, bytes);
-    if (!j->partial)
-        return false;
-    j->item_of = (uint32_t *)(void *)partial_of(j, (size_t)spans);
-    for (uint32_t i = 0; i < j->n_items; i++)
-        for (uint32_t s = 0; s < j->items[i].n_spans; s++)
-            j->item_of[j->items[i].partial + s] = i;
-    return true;
+/* Whole items would leave threads idle for long: there are few, or one is much larger than others. */
+static bool worth_splitting(const attention_job *j, uint32_t threads) {
+    const uint64_t rounds = (j->n_items + threads - 1) / threads;
+    return threads > 1 && j->spans > j->n_items && j->largest * 4 * threads > j->products &&
+           rounds * j->largest * threads * 8 > j->products * 9;
 }
 
 void cpu_attention(td_backend *be, const td_attention *a) {
@@ -432,18 +530,15 @@ void cpu_attention(td_backend *be, const td_attention *a) {
     j.in_place = j.stride == j.head_dim && !(a->layout->type == TD_KV_BF16 && c->dsp.isa == TD_ISA_GENERIC);
     j.block = block_keys(j.in_place ? j.row_bytes : j.stride * sizeof(float));
     j.load = a->layout->type == TD_KV_BF16 ? c->dsp.load_bf16 : c->dsp.load_f32;
-    int64_t spans = cut_items(&j, 1);
-    const bool parting = worth_parting(&j, spans);
-    if (parting)
-        spans = cut_items(&j, ((uint32_t)c->n_threads + j.n_items - 1) / j.n_items);
-    if (spans < 0 || !cpu_reserve_threads(c, cpu_attention_bytes(l->head_dim)))
+    if (!cut_items(&j, 1) || !cpu_reserve_threads(c, cpu_attention_bytes(l->head_dim)))
         return;
-    if (parting || !worth_splitting(&j, spans)) {
+    const uint32_t threads = threads_worth(&j);
+    if (worth_parting(&j, threads) && !cut_items(&j, (threads + j.n_items - 1) / j.n_items))
+        return;
+    if (worth_splitting(&j, threads))
+        run_split(&j, threads);
+    else
         td_pool_run(c->pool, whole_item, &j, (int)j.n_items);
-    } else if (prepare_split(&j, spans)) {
-        td_pool_run(c->pool, one_span, &j, (int)spans);
-        td_pool_run(c->pool, fold_part, &j, (int)j.n_items * FOLD_PARTS);
-    }
 }
 
 /* ---- writing ---- */

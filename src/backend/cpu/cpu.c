@@ -158,6 +158,7 @@ td_status td_backend_cpu_open(td_backend **out, const td_cpu_options *opt, td_er
     c->base.ops = &cpu_ops;
     c->float_activations = o.float_activations;
     c->no_packing = o.no_packing;
+    c->wave_bytes = CPU_WAVE_BYTES;
     td_dsp_init(&c->dsp, isa);
     for (int i = 0; i < 256; i++)
         c->e8m0[i] = td_e8m0_to_f32((uint8_t)i);

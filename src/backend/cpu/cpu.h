@@ -11,6 +11,9 @@
 #include "backend/cpu/dsp.h"
 #include "base/pool.h"
 
+/* They should stay in the caches until they are folded, and still be many spans a thread. */
+#define CPU_WAVE_BYTES ((size_t)16 << 20)
+
 typedef enum cpu_slot {
     CPU_SLOT_Q, /* activations quantised, a row after the other, in the forms SPLIT, PLAIN and HALVES */
     CPU_SLOT_Q_PLAIN,
@@ -20,6 +23,7 @@ typedef enum cpu_slot {
     CPU_SLOT_MOE,     /* rows by expert */
     CPU_SLOT_HIDDEN,  /* [pairs][n_ff] */
     CPU_SLOT_PARTIAL, /* attention: results of spans */
+    CPU_SLOT_TOTAL,   /* attention: running totals */
     CPU_SLOT_ITEMS,   /* attention: its work list */
     CPU_SLOT_COUNT
 } cpu_slot;
@@ -36,6 +40,7 @@ typedef struct td_cpu {
     int n_threads;
     bool float_activations, no_packing;
     float e8m0[256];     /* E8M0 scale bytes as floats */
+    size_t wave_bytes;   /* attention: of results of spans kept at a time; tests lower it */
     size_t thread_bytes; /* of each thread's part of CPU_SLOT_THREAD */
     cpu_block slot[CPU_SLOT_COUNT];
     struct rope_table *rope; /* rows.c */
