@@ -2,7 +2,8 @@
  *
  * An operation takes n rows. All activations are f32, row-major and dense, in memory of the backend (for the CPU
  * backends that is host memory). Operations are enqueued in order and cannot fail one by one: a backend keeps its
- * first error and td_backend_wait returns it. None allocates; td_backend_reserve sizes the scratch beforehand.
+ * first error and td_backend_wait returns it. `reserve` sizes the scratch beforehand; only what it cannot foresee grows
+ * later, in few steps, and is kept.
  *
  * Row-invariance, which all of Tandem stands on: the bits of an output row are a function of that row's inputs (and
  * of the KV it attends to) alone. They do not depend on n, on the row's place among the n, on the other rows, on how
@@ -222,7 +223,8 @@ typedef struct td_backend_ops {
     /* Scratch for passes of up to n_rows rows through matrices of up to n_in inputs and n_out outputs, and for
      * attention with up to n_heads heads of head_dim. Called at load, before the first operation; may be called again
      * with more. (cpu: what these numbers cannot tell, the pairs of a mixture of experts and the spans of a long
-     * context, grows the first time it is met and is kept; no memory then is an error of td_backend_wait.) */
+     * context, grows when it is met, by half at least; spans up to a limit, see attention.c. No memory then is an
+     * error of td_backend_wait.) */
     td_status (*reserve)(td_backend *be, uint32_t n_rows, uint32_t n_in, uint32_t n_out, uint32_t n_heads,
                          uint32_t head_dim, td_error *err);
 

@@ -19,9 +19,12 @@ void cpu_fail(td_cpu *c, td_status status, const char *fmt, ...) {
     td_fail(&c->error, status, "cpu backend: %s", text);
 }
 
+/* By half at least: what is needed may grow with every few tokens of a context. */
 static bool grow(cpu_block *b, size_t bytes) {
     if (bytes <= b->size)
         return true;
+    if (bytes < b->size + b->size / 2)
+        bytes = b->size + b->size / 2;
     uint8_t *p = td_malloc_aligned(bytes);
     if (!p)
         return false;
