@@ -1,9 +1,12 @@
 /* attention.c - attention over pages, and writing keys and values into them.
  *
- * Keys are walked in spans of SPAN positions, cut at absolute positions. A query's result in a span is the largest
- * score, the sum of exp(score - largest) and the unnormalised mix of values; the results of its spans are folded in
- * ascending order, always one after the other. This order is a function of the query's position and window alone, so
- * it does not matter which rows come along, how KV was cut into passes or pages, or which thread took which span.
+ * Keys are walked in spans, cut at absolute positions. A query's result in a span is the largest score, the sum of
+ * exp(score - largest) and the unnormalised mix of values; the results of its spans are folded in ascending order,
+ * always one after the other. This order is a function of the query's position and window alone, so it does not matter
+ * which rows come along, how KV was cut into passes or pages, or which thread took which span.
+ *
+ * A span is 512 positions. Where keys are few, before position 2,048 and in layers with a window up to that, it is 256:
+ * a per cent or two more work, for twice as many threads. (128: three to five per cent.)
  *
  * Work is cut into items: up to QUERIES queries of one sequence that read one KV head (several rows, several heads of
  * the group), which share each block of keys and values that comes from memory. Kernels read the blocks in the pages
@@ -20,8 +23,10 @@
 #include <string.h>
 
 #define SPAN 512
+#define SHORT_SPAN 256
+#define SHORT_END 2048
 #define QUERIES 64
-#define FEW_QUERIES 3 /* not worth a reading of the keys of their own */
+#define FEW_QUERIES 2 /* the fewest worth a reading of the keys of their own: one costs three quarters of two */
 /* Of keys or values at a time: so far ahead runs what is requested from memory. Less would stay in the first-level
  * cache, but a mixed output is loaded and stored once a block. */
 #define NEAR_BYTES (32u << 10)
@@ -62,6 +67,7 @@ typedef struct attention_job {
     size_t row_bytes;                        /* of one K or V row */
     bool in_place;                           /* kernels read the rows where they lie: no conversion */
     void (*load)(float *to, const void *from, size_t n);
+    int32_t short_end; /* spans are short up to this position */
     item *items;
     uint32_t n_items;
     uint64_t spans, products, largest; /* of all items; queries times keys of all and of the largest item */
@@ -127,6 +133,25 @@ static int32_t min_i32(int32_t a, int32_t b) {
     return a < b ? a : b;
 }
 
+/* ---- spans, by their number ---- */
+
+static uint32_t span_at(const attention_job *j, int32_t key) {
+    if (key < j->short_end)
+        return (uint32_t)key / SHORT_SPAN;
+    return (uint32_t)j->short_end / SHORT_SPAN + (uint32_t)(key - j->short_end) / SPAN;
+}
+
+static int32_t span_start(const attention_job *j, uint32_t span) {
+    const uint32_t n_short = (uint32_t)j->short_end / SHORT_SPAN;
+    if (span < n_short)
+        return (int32_t)(span * SHORT_SPAN);
+    return j->short_end + (int32_t)((span - n_short) * SPAN);
+}
+
+static int32_t span_keys(const attention_job *j, uint32_t span) {
+    return span < (uint32_t)j->short_end / SHORT_SPAN ? SHORT_SPAN : SPAN;
+}
+
 /* The keys that a row sees: [*lo, *hi). */
 static void visible(const td_attention *a, uint32_t row, int32_t *lo, int32_t *hi) {
     const int64_t after = (int64_t)a->pos[row] + 1;
@@ -175,16 +200,16 @@ static void load_queries(const attention_job *j, const item *it, float *to) {
 }
 
 /* Each query's weights of the span's keys; a query that sees none of them gets zeros and the sum zero. */
-static void weigh(const attention_job *j, const item *it, const workspace *w, int32_t start, result r) {
+static void weigh(const attention_job *j, const item *it, const workspace *w, int32_t start, int32_t keys, result r) {
     for (uint32_t i = 0; i < it->n_q; i++) {
         int32_t lo, hi;
         visible(j->a, it->row + (it->q0 + i) / j->group, &lo, &hi);
         lo = max_i32(lo - start, 0);
-        hi = min_i32(hi - start, SPAN);
+        hi = min_i32(hi - start, keys);
         if (lo < hi) {
-            j->c->dsp.softmax(w->score + i * SPAN, SPAN, (uint32_t)lo, (uint32_t)hi, &r.top[i], &r.sum[i]);
+            j->c->dsp.softmax(w->score + i * SPAN, (uint32_t)keys, (uint32_t)lo, (uint32_t)hi, &r.top[i], &r.sum[i]);
         } else {
-            memset(w->score + i * SPAN, 0, SPAN * sizeof *w->score);
+            memset(w->score + i * SPAN, 0, (size_t)keys * sizeof *w->score);
             r.top[i] = -INFINITY;
             r.sum[i] = 0;
         }
@@ -253,15 +278,15 @@ static const uint8_t *rows_ahead(const attention_job *j, const item *it, size_t 
 static void attend_span(const attention_job *j, const item *it, const workspace *w, uint32_t span, result r) {
     const td_dsp *d = &j->c->dsp;
     const td_kv_layer *l = j->a->layer;
-    const int32_t start = (int32_t)span * SPAN, first = max_i32(start, it->lo);
-    const int32_t end = it->hi - start < SPAN ? it->hi : start + SPAN;
+    const int32_t start = span_start(j, span), keys = span_keys(j, span), first = max_i32(start, it->lo);
+    const int32_t end = it->hi - start < keys ? it->hi : start + keys;
     for (int32_t k = first, n; k < end; k += n) {
         n = block_at(j, k, end);
         const td_kv_rows rows = block_rows(j, it, w, l->k_offset, k, n);
         d->score(w->score + (k - start), SPAN, w->q, it->n_q, &rows, (uint32_t)n, j->stride,
                  rows_ahead(j, it, l->k_offset, k + n, end, l->v_offset, first));
     }
-    weigh(j, it, w, start, r);
+    weigh(j, it, w, start, keys, r);
     memset(r.out, 0, (size_t)it->n_q * j->stride * sizeof *r.out);
     for (int32_t k = first, n; k < end; k += n) {
         n = block_at(j, k, end);
@@ -447,8 +472,8 @@ static void item_range(const attention_job *j, item *it) {
     }
     if (it->lo >= it->hi)
         return; /* n_spans is 0 */
-    it->span0 = (uint32_t)it->lo / SPAN;
-    it->n_spans = (uint32_t)(it->hi - 1) / SPAN - it->span0 + 1;
+    it->span0 = span_at(j, it->lo);
+    it->n_spans = span_at(j, it->hi - 1) - it->span0 + 1;
 }
 
 static uint32_t run_end(const td_attention *a, uint32_t row) {
@@ -530,6 +555,8 @@ void cpu_attention(td_backend *be, const td_attention *a) {
     j.in_place = j.stride == j.head_dim && !(a->layout->type == TD_KV_BF16 && c->dsp.isa == TD_ISA_GENERIC);
     j.block = block_keys(j.in_place ? j.row_bytes : j.stride * sizeof(float));
     j.load = a->layout->type == TD_KV_BF16 ? c->dsp.load_bf16 : c->dsp.load_f32;
+    const bool windowed = a->window && a->window <= SHORT_END;
+    j.short_end = windowed ? INT32_MAX / SHORT_SPAN * SHORT_SPAN : SHORT_END;
     if (!cut_items(&j, 1) || !cpu_reserve_threads(c, cpu_attention_bytes(l->head_dim)))
         return;
     const uint32_t threads = threads_worth(&j);
