@@ -15,7 +15,9 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "backend/cpu/cpu.h"
 #include "backend/support_backend.h"
+#include "base/alloc.h"
 
 static float *floats(size_t n) {
     float *p = malloc(n * sizeof *p);
@@ -413,6 +415,41 @@ static void adopted_matrices_keep_their_bits(void **state) {
                 check_adopted(k, n_out[i], n_in[i], *isa);
 }
 
+/* Rows are quantised in pieces by several threads to the bytes of one call a row. */
+static void check_pieces(td_cpu *c, uint32_t n, uint32_t n_in) {
+    bt_rng r = {n_in};
+    float *x = floats((size_t)n * n_in);
+    bt_fill(&r, x, (size_t)n * n_in);
+    for (int path = CPU_PATH_Q4; path < CPU_PATH_COUNT; path++) {
+        cpu_input in;
+        assert_true(cpu_input_prepare(c, &in, x, n, n_in, CPU_NEEDS(path)));
+        uint8_t *got = (uint8_t *)(uintptr_t)in.q[path], *want = td_malloc_aligned(n * in.q_stride);
+        assert_non_null(want);
+        memset(got, 0xA5, n * in.q_stride); /* kernels may leave bytes of a block as they are */
+        memset(want, 0xA5, n * in.q_stride);
+        assert_true(cpu_input_prepare(c, &in, x, n, n_in, CPU_NEEDS(path)));
+        for (uint32_t i = 0; i < n; i++)
+            c->dsp.quantize(want + i * in.q_stride, x + (size_t)i * n_in, n_in, (td_q_form)(path - CPU_PATH_Q4));
+        assert_memory_equal(got, want, n * in.q_stride);
+        td_free_aligned(want);
+    }
+    free(x);
+}
+
+static void rows_are_quantised_in_pieces(void **state) {
+    (void)state;
+    for (const td_isa *isa = bt_levels(); *isa; isa++) {
+        td_backend *be = bt_open(*isa, 3, false);
+        for (uint32_t n = 1; n <= 5; n += 4) {
+            check_pieces((td_cpu *)be, n, 32);
+            check_pieces((td_cpu *)be, n, 4096);
+            check_pieces((td_cpu *)be, n, 4128);
+            check_pieces((td_cpu *)be, n, 12320);
+        }
+        td_backend_close(&be);
+    }
+}
+
 static void int8_activations_cost_half_a_percent(void **state) {
     (void)state;
     enum { N_IN = 2048, N_OUT = 256 };
@@ -453,6 +490,7 @@ int main(void) {
         cmocka_unit_test(matrices_of_one_call_do_not_mix),
         cmocka_unit_test(chosen_rows_have_the_bits_of_the_product),
         cmocka_unit_test(adopted_matrices_keep_their_bits),
+        cmocka_unit_test(rows_are_quantised_in_pieces),
         cmocka_unit_test(int8_activations_cost_half_a_percent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

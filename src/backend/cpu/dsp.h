@@ -17,6 +17,8 @@
 #define TD_DSP_MAX_LANES 16
 /* Rows of one call of a quantised product, at most. */
 #define TD_DSP_Q_ROWS 128
+/* A row may be quantised in pieces that begin at multiples of so many inputs: running sums begin anew there. */
+#define TD_DSP_Q_CUT 128
 
 /* One call of a product kernel: outputs [0, n_o) of w times n_r rows of x. Float kernels take a cut of the inputs,
  * [k0, k1), multiples of 64 but at the end of the row; quantised ones cut for themselves. */

@@ -32,8 +32,9 @@
 #define MAX_MATS 8
 /* How far ahead of their use float weights are requested from memory. */
 #define AHEAD 32768
-/* Elements above which the quantisation of x is worth a job of its own. */
-#define QUANTIZE_JOB 65536
+/* Elements above which the quantisation of x is worth a job of its own, and those of a tile of it at most. */
+#define QUANTIZE_JOB 32768
+#define QUANTIZE_TILE 4096
 
 static uint32_t min_u32(uint32_t a, uint32_t b) {
     return a < b ? a : b;
@@ -58,16 +59,19 @@ typedef struct quantize_job {
     td_cpu *c;
     const cpu_input *in;
     uint8_t *q[FORMS];
+    uint32_t pieces, width; /* of a row, and inputs of a piece, the last perhaps fewer */
 } quantize_job;
 
-static void quantize_row(void *arg, int row, int thread) {
+static void quantize_piece(void *arg, int tile, int thread) {
     const quantize_job *j = arg;
     const cpu_input *in = j->in;
-    const float *x = in->x + (size_t)row * in->n_in;
+    const size_t row = (uint32_t)tile / j->pieces, at = (uint32_t)tile % j->pieces * j->width;
+    const uint32_t n = min_u32(in->n_in - (uint32_t)at, j->width);
     (void)thread;
     for (int f = 0; f < FORMS; f++)
         if (j->q[f])
-            j->c->dsp.quantize(j->q[f] + (size_t)row * in->q_stride, x, in->n_in, (td_q_form)f);
+            j->c->dsp.quantize(j->q[f] + row * in->q_stride + at / 32 * j->c->dsp.q_bytes, in->x + row * in->n_in + at,
+                               n, (td_q_form)f);
 }
 
 bool cpu_input_prepare(td_cpu *c, cpu_input *in, const float *x, uint32_t n, uint32_t n_in, unsigned needs) {
@@ -84,13 +88,17 @@ bool cpu_input_prepare(td_cpu *c, cpu_input *in, const float *x, uint32_t n, uin
         in->q[CPU_PATH_Q4 + f] = j.q[f];
         any = true;
     }
-    if (!any)
+    if (!any || n == 0 || n_in == 0)
         return true;
+    const uint32_t even = n_in / ((n_in + QUANTIZE_TILE - 1) / QUANTIZE_TILE);
+    j.width = (even + TD_DSP_Q_CUT - 1) / TD_DSP_Q_CUT * TD_DSP_Q_CUT;
+    j.pieces = (n_in + j.width - 1) / j.width;
+    const uint32_t tiles = n * j.pieces;
     if ((uint64_t)n * n_in >= QUANTIZE_JOB)
-        td_pool_run(c->pool, quantize_row, &j, (int)n);
+        td_pool_run(c->pool, quantize_piece, &j, (int)tiles);
     else
-        for (uint32_t r = 0; r < n; r++)
-            quantize_row(&j, (int)r, 0);
+        for (uint32_t i = 0; i < tiles; i++)
+            quantize_piece(&j, (int)i, 0);
     return true;
 }
 
