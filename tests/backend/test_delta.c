@@ -405,7 +405,7 @@ static void marked_copies_are_states_of_that_moment(void **state) {
 
 static void gates_a_row(void **state) {
     (void)state;
-    static const uint32_t dims[] = {1, 3, 16, 17, 100, 2048};
+    static const uint32_t dims[] = {1, 3, 16, 17, 100, 2048, 9000};
     for (const td_isa *isa = bt_levels(); *isa; isa++)
         for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
             enum { N = 5 };

@@ -157,6 +157,32 @@ static void gated_rows_keep_their_bits(void **state) {
         }
 }
 
+/* A few rows so wide that threads take pieces of them. */
+static void wide_rows_keep_their_bits(void **state) {
+    (void)state;
+    enum { DIM = 12345, ROWS = 3, WIDE = 12400 };
+    for (const td_isa *isa = bt_levels(); *isa; isa++) {
+        bt_rng r = {13};
+        float *a = filled(&r, ROWS * WIDE), *b = filled(&r, ROWS * WIDE), *want = filled(&r, ROWS * DIM);
+        td_backend *one = bt_open(*isa, 1, false);
+        one->ops->gated(one, want, a, b + 7, ROWS, DIM, DIM, WIDE, WIDE, TD_ACT_SILU);
+        td_backend_close(&one);
+        for (int threads = 2; threads < 9; threads += 3)
+            for (uint32_t n = 1; n <= ROWS; n++) {
+                bt_guard y = bt_guard_new((size_t)n * DIM);
+                td_backend *be = bt_open(*isa, threads, false);
+                be->ops->gated(be, y.y, a, b + 7, n, DIM, DIM, WIDE, WIDE, TD_ACT_SILU);
+                bt_same_bits("gated, wide rows", y.y, want, (size_t)n * DIM);
+                bt_guard_check(&y);
+                bt_guard_free(&y);
+                td_backend_close(&be);
+            }
+        free(a);
+        free(b);
+        free(want);
+    }
+}
+
 static void elements(void **state) {
     (void)state;
     static const size_t counts[] = {0, 1, 5, 16, 33, 1000, 70001};
@@ -335,6 +361,7 @@ int main(void) {
         cmocka_unit_test(activations_are_accurate),
         cmocka_unit_test(not_a_number_stays),
         cmocka_unit_test(gated_rows_keep_their_bits),
+        cmocka_unit_test(wide_rows_keep_their_bits),
         cmocka_unit_test(elements),
         cmocka_unit_test(rotation),
         cmocka_unit_test(embedding_and_gather),

@@ -120,6 +120,7 @@ void cpu_rope(td_backend *be, float *x, uint32_t n, uint32_t n_heads, uint32_t h
               const float *inv_freq, uint32_t n_rot, uint32_t pair_dist);
 void cpu_gated(td_backend *be, float *y, const float *a, const float *b, uint32_t n, uint32_t dim, size_t y_stride,
                size_t a_stride, size_t b_stride, td_act act);
+void cpu_add_gated_rows(td_backend *be, float *y, const float *x, const float *g, uint32_t n, uint32_t dim);
 void cpu_add(td_backend *be, float *y, const float *a, const float *b, size_t count, float scale);
 void cpu_scale(td_backend *be, float *x, const float *w, uint32_t n, uint32_t dim, float scale);
 void cpu_softcap(td_backend *be, float *x, size_t count, float cap);

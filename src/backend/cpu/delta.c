@@ -49,14 +49,6 @@ static void run(td_cpu *c, td_pool_fn fn, void *job, uint32_t n, uint64_t work) 
         fn(job, (int)i, 0);
 }
 
-/* ---- a gate a row ---- */
-
-void cpu_add_gated_rows(td_backend *be, float *y, const float *x, const float *g, uint32_t n, uint32_t dim) {
-    td_cpu *c = cpu_of(be);
-    for (uint32_t r = 0; r < n; r++)
-        c->dsp.axpy(y + (size_t)r * dim, x + (size_t)r * dim, 1.0f / (1.0f + expf(-g[r])), dim, false);
-}
-
 /* ---- convolution ---- */
 
 typedef struct conv_job {

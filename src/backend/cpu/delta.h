@@ -37,7 +37,6 @@ const td_delta_dsp *td_delta_dsp_avx2(void);
 const td_delta_dsp *td_delta_dsp_avx512(void);
 const td_delta_dsp *td_delta_dsp_neon(void);
 
-void cpu_add_gated_rows(td_backend *be, float *y, const float *x, const float *g, uint32_t n, uint32_t dim);
 void cpu_conv(td_backend *be, const td_conv *c);
 void cpu_delta(td_backend *be, const td_delta *d);
 

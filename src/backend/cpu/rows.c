@@ -1,6 +1,7 @@
 /* rows.c - the operations that work row by row or element by element.
  *
  * They are cut into tiles only when they are large: below PARALLEL elements the hand-off costs more than it saves.
+ * Tiles are rows or elements; a few wide rows of activations, whose elements are dear, are cut into pieces.
  *
  * Rotation needs cosines and sines of position times frequency. They are the same for every layer of one kind and for
  * its queries and keys, so the last few tables are kept and found again by their contents (positions and
@@ -13,6 +14,7 @@
 #include "base/alloc.h"
 
 #define PARALLEL 32768
+#define PIECE 512 /* elements of a piece of a row, at least */
 
 typedef struct rows_job {
     td_cpu *c;
@@ -25,6 +27,7 @@ typedef struct rows_job {
     const td_matrix *m;
     size_t y_stride, x_stride, b_stride;
     uint32_t dim, heads, k;
+    uint32_t pieces, width; /* of a row, and elements of a piece, the last perhaps fewer */
     float eps, scale;
     td_act act;
 } rows_job;
@@ -100,15 +103,28 @@ void cpu_add_rmsnorm(td_backend *be, float *y, const float *x, const float *w, u
     run(&j, n, dim);
 }
 
-static void gated_rows(const rows_job *j, size_t from, size_t to) {
-    for (size_t r = from; r < to; r++)
-        j->c->dsp.gated(j->y + r * j->y_stride, j->x + r * j->x_stride, j->b + r * j->b_stride, j->dim, j->act);
+/* Pieces of rows: piece i of all is piece i % pieces of row i / pieces. */
+static void gated_pieces(const rows_job *j, size_t from, size_t to) {
+    for (size_t i = from; i < to; i++) {
+        const size_t r = i / j->pieces, at = i % j->pieces * j->width;
+        const uint32_t n = j->dim - at < j->width ? (uint32_t)(j->dim - at) : j->width;
+        j->c->dsp.gated(j->y + r * j->y_stride + at, j->x + r * j->x_stride + at, j->b + r * j->b_stride + at, n,
+                        j->act);
+    }
+}
+
+/* Cuts each of n rows so that there are two pieces a thread, of whole cache lines. */
+static void cut_rows(rows_job *j, size_t n) {
+    const size_t want = n ? 2 * (size_t)j->c->n_threads / n : 1, most = j->dim / PIECE;
+    const uint32_t pieces = (uint32_t)(want < most ? want : most);
+    j->width = pieces > 1 ? ((j->dim + pieces - 1) / pieces + 15) / 16 * 16 : j->dim;
+    j->pieces = j->width ? (j->dim + j->width - 1) / j->width : 1;
 }
 
 void cpu_gated(td_backend *be, float *y, const float *a, const float *b, uint32_t n, uint32_t dim, size_t y_stride,
                size_t a_stride, size_t b_stride, td_act act) {
     rows_job j = {.c = cpu_of(be),
-                  .fn = gated_rows,
+                  .fn = gated_pieces,
                   .y = y,
                   .x = a,
                   .b = b,
@@ -117,7 +133,18 @@ void cpu_gated(td_backend *be, float *y, const float *a, const float *b, uint32_
                   .x_stride = a_stride,
                   .b_stride = b_stride,
                   .act = act};
-    run(&j, n, (size_t)dim * 4);
+    cut_rows(&j, n);
+    run(&j, (size_t)n * j.pieces, (size_t)j.width * 4);
+}
+
+static void add_gated_rows(const rows_job *j, size_t from, size_t to) {
+    for (size_t r = from; r < to; r++)
+        j->c->dsp.axpy(j->y + r * j->dim, j->x + r * j->dim, 1.0f / (1.0f + expf(-j->b[r])), j->dim, false);
+}
+
+void cpu_add_gated_rows(td_backend *be, float *y, const float *x, const float *g, uint32_t n, uint32_t dim) {
+    rows_job j = {.c = cpu_of(be), .fn = add_gated_rows, .y = y, .x = x, .b = g, .dim = dim};
+    run(&j, n, dim);
 }
 
 static void add_elements(const rows_job *j, size_t from, size_t to) {
