@@ -257,10 +257,13 @@ static void on_all(void (*fn)(td_backend *one, td_backend *two, const layer *l, 
         fn(ref, ref, &l, &r);
         td_backend_close(&ref);
         for (const td_isa *isa = bt_levels(); *isa; isa++) {
-            td_backend *one = bt_open(*isa, 1, false), *two = bt_open(*isa, 2, false);
-            fn(one, two, &l, &r);
+            td_backend *one = bt_open(*isa, 1, false);
+            for (int threads = 2; threads < 8; threads += 5) { /* 7: heads of the published size are cut by columns */
+                td_backend *several = bt_open(*isa, threads, false);
+                fn(one, several, &l, &r);
+                td_backend_close(&several);
+            }
             td_backend_close(&one);
-            td_backend_close(&two);
         }
         layer_free(&l);
     }

@@ -1,7 +1,8 @@
 /* delta.c - convolution and gated delta rule over recurrent memory.
  *
- * The convolution is cut by sequence and block of channels, the delta rule by sequence and value head. What the rows of
- * a pass have in common (normed queries and keys, their products, decays) is made first, once a key head.
+ * The convolution is cut by sequence and block of channels, the delta rule by sequence and value head, and where those
+ * do not share out evenly, by blocks of the head's columns, too. What the rows of a pass have in common (normed queries
+ * and keys, their products, decays) is made first, once a key head.
  *
  * A head walks its S in tiles of 32 columns, which do not see each other. A tile is loaded once, goes through all rows
  * of the log that are committed and all rows of the pass while it is in the first cache, and is stored once: 64 KiB
@@ -125,6 +126,7 @@ typedef struct delta_job {
     float *qk;           /* [n][n_k_heads] */
     float *alpha, *beta; /* [n][n_v_heads] */
     size_t log_row;      /* floats of a row in a head's log */
+    uint32_t blocks;     /* of columns of a head, each a tile of the job */
 } delta_job;
 
 /* One tile of one head on its way through the rows. */
@@ -256,7 +258,7 @@ static void walk_tile(walker *w) {
     }
 }
 
-/* alpha and k of the tentative rows, once all tiles are through with the old log. */
+/* alpha and k of the tentative rows, once all columns are through with the old log. */
 static void log_rows(const walker *w) {
     const delta_job *j = w->j;
     const td_delta *d = j->d;
@@ -269,24 +271,52 @@ static void log_rows(const walker *w) {
     }
 }
 
-static void delta_head(void *arg, int tile, int thread) {
-    const delta_job *j = arg;
+/* Head number i of all sequences' heads. */
+static walker walker_of(const delta_job *j, uint32_t i, int thread) {
     const td_delta *d = j->d;
     const td_memory *m = d->memory;
-    const uint32_t seq = (uint32_t)tile / d->n_v_heads, head = (uint32_t)tile % d->n_v_heads;
-    walker w = {.j = j,
-                .seq = seq,
-                .head = head,
-                .s = floats_at(m->state[seq], m->kept) + (size_t)head * d->k_dim * d->v_dim,
-                .log = floats_at(m->state[seq], m->log) + head * m->max_tentative * j->log_row,
-                .tile = cpu_thread_block(j->cpu, thread)};
-    if (!rows_of(m, seq) && !committed_rows(m, seq))
+    const uint32_t seq = i / d->n_v_heads, head = i % d->n_v_heads;
+    return (walker){.j = j,
+                    .seq = seq,
+                    .head = head,
+                    .s = floats_at(m->state[seq], m->kept) + (size_t)head * d->k_dim * d->v_dim,
+                    .log = floats_at(m->state[seq], m->log) + head * m->max_tentative * j->log_row,
+                    .tile = cpu_thread_block(j->cpu, thread)};
+}
+
+/* A block of columns of a head. */
+static void delta_block(void *arg, int tile, int thread) {
+    const delta_job *j = arg;
+    const td_delta *d = j->d;
+    const uint32_t tiles = (d->v_dim + TD_DELTA_TILE - 1) / TD_DELTA_TILE, block = (uint32_t)tile % j->blocks;
+    const uint32_t end = tiles * (block + 1) / j->blocks * TD_DELTA_TILE;
+    walker w = walker_of(j, (uint32_t)tile / j->blocks, thread);
+    if (!rows_of(d->memory, w.seq) && !committed_rows(d->memory, w.seq))
         return;
-    for (w.col = 0; w.col < d->v_dim; w.col += TD_DELTA_TILE) {
+    for (w.col = tiles * block / j->blocks * TD_DELTA_TILE; w.col < end; w.col += TD_DELTA_TILE) {
         w.n_cols = d->v_dim - w.col < TD_DELTA_TILE ? d->v_dim - w.col : TD_DELTA_TILE;
         walk_tile(&w);
     }
+    if (j->blocks == 1)
+        log_rows(&w);
+}
+
+static void log_head(void *arg, int tile, int thread) {
+    const walker w = walker_of(arg, (uint32_t)tile, thread);
     log_rows(&w);
+}
+
+static bool any_tentative(const td_memory *m) {
+    for (uint32_t i = 0; i < m->n_seq; i++)
+        if (rows_of(m, i) > m->n_sure[i])
+            return true;
+    return false;
+}
+
+/* All the columns of a head are a tile, unless many threads would then wait for few. */
+static uint32_t blocks_of(const td_delta *d, uint32_t heads, uint32_t threads) {
+    const uint32_t tiles = (d->v_dim + TD_DELTA_TILE - 1) / TD_DELTA_TILE;
+    return heads % threads == 0 || heads >= 4 * threads ? 1 : tiles;
 }
 
 void cpu_delta(td_backend *be, const td_delta *d) {
@@ -307,5 +337,9 @@ void cpu_delta(td_backend *be, const td_delta *d) {
                    .beta = scratch + 2 * heads * d->k_dim + heads + n * d->n_v_heads,
                    .log_row = 1 + (size_t)d->k_dim + d->v_dim};
     run(c, prepare_row, &j, (uint32_t)n, (uint64_t)heads * d->k_dim * 2);
-    run(c, delta_head, &j, m->n_seq * d->n_v_heads, (uint64_t)m->n_seq * d->n_v_heads * d->k_dim * d->v_dim);
+    const uint32_t all = m->n_seq * d->n_v_heads;
+    j.blocks = blocks_of(d, all, (uint32_t)c->n_threads);
+    run(c, delta_block, &j, all * j.blocks, (uint64_t)all * d->k_dim * d->v_dim);
+    if (j.blocks > 1 && any_tentative(m))
+        run(c, log_head, &j, all, (uint64_t)all * d->k_dim * m->max_tentative);
 }
