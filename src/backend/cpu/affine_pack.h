@@ -132,10 +132,10 @@ INLINE uint32_t strip_end(const td_matrix *w, uint32_t k) {
     return w->n_in - k < STRIP(w->bits) ? w->n_in : k + STRIP(w->bits);
 }
 
-/* Of LANES outputs. */
+/* Of LANES outputs; whole vectors, stored as such. */
 typedef struct packed_panel {
-    uint8_t scales[(PANEL / 32 + LANES) * 2 * VECTOR_BYTES];
-    uint8_t codes[STRIP(8) / 32 * CODE_BYTES(8)];
+    _Alignas(VECTOR_BYTES) uint8_t scales[(PANEL / 32 + LANES) * 2 * VECTOR_BYTES];
+    _Alignas(VECTOR_BYTES) uint8_t codes[STRIP(8) / 32 * CODE_BYTES(8)];
 } packed_panel;
 
 INLINE void pack_pairs(uint8_t *to, const lane_rows *l, uint32_t g0, uint32_t g1) {
@@ -155,7 +155,7 @@ static void pack_affine(uint8_t *to, const td_matrix *w, uint32_t o) {
     lanes_set_rows(&l, w, NULL, LANES);
     lanes_go_to(&l, w, o);
     for (uint32_t k = 0, end; k < w->n_in; k = end) {
-        _Alignas(64) packed_panel p;
+        packed_panel p;
         end = strip_end(w, k);
         const uint32_t g0 = k / w->group, g1 = end / w->group;
         const size_t scales = (g1 - g0) * packed_group(w), codes = (end - k) / 32 * CODE_BYTES(w->bits);

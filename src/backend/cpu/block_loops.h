@@ -45,9 +45,9 @@ enum { BLOCK_Q4_0, BLOCK_Q8_0, BLOCK_Q4_K, BLOCK_Q6_K };
 
 /* Of LANES outputs: transposed dwords of a strip, codes where they were unpacked to bytes, scales and biases. */
 typedef struct block_panel {
-    uint8_t raw[(512 / 32 * 34 / 4 + LANES) * VECTOR_BYTES];
-    uint8_t codes[256 / 4 * VECTOR_BYTES];
-    uint8_t scales[16 * 2 * VECTOR_BYTES];
+    _Alignas(VECTOR_BYTES) uint8_t raw[(512 / 32 * 34 / 4 + LANES) * VECTOR_BYTES];
+    _Alignas(VECTOR_BYTES) uint8_t codes[256 / 4 * VECTOR_BYTES];
+    _Alignas(VECTOR_BYTES) uint8_t scales[16 * 2 * VECTOR_BYTES];
 } block_panel;
 
 /* ---- taking apart ---- */
