@@ -153,6 +153,40 @@ static void extremes_do_not_saturate(void **state) {
                 check(&kinds[k], *isa, 2, 3, 1024, fills[f], false);
 }
 
+/* Activations that are all zero, tiny, or not finite; those of another row do not notice. */
+static void odd_activations(void **state) {
+    (void)state;
+    enum { N_IN = 768, N_OUT = 3 };
+    static float x[2 * N_IN], y[2 * N_OUT], want[N_OUT];
+    for (const td_isa *isa = bt_levels(); *isa; isa++)
+        for (size_t k = 0; k < N_KINDS; k++) {
+            bt_rng r = {7};
+            matrix w = matrix_new(&r, &kinds[k], N_OUT, N_IN, 256);
+            td_backend *be = bt_open(*isa, 1, false);
+            bt_fill(&r, x + N_IN, N_IN);
+            product(be, x + N_IN, 1, &w.m, want);
+            for (int odd = 0; odd < 5; odd++) {
+                static const float value[] = {0, 1e-38f, NAN, INFINITY, -INFINITY};
+                for (int i = 0; i < N_IN; i++)
+                    x[i] = odd == 1 ? (i % 2 ? value[1] : -value[1]) : odd > 1 ? x[N_IN + i] : 0.0f;
+                x[odd < 2 ? 333 : 333 + odd] = value[odd];
+                product(be, x, 2, &w.m, y);
+                for (int o = 0; o < N_OUT; o++) {
+                    const bool fits = odd == 0   ? y[o] == 0
+                                      : odd == 1 ? fabsf(y[o]) < 1e-32f
+                                      : odd == 2 ? isnan(y[o])
+                                                 : !isfinite(y[o]);
+                    if (!fits)
+                        fail_msg("%s, %s: %g from activations with %g", kinds[k].name, bt_level_name(*isa),
+                                 (double)y[o], (double)value[odd]);
+                }
+                bt_same_bits(kinds[k].name, y + N_OUT, want, N_OUT);
+            }
+            td_backend_close(&be);
+            free(w.block);
+        }
+}
+
 #define ALL_ROWS 67
 
 static void rows_keep_their_bits(void **state) {
@@ -254,6 +288,7 @@ int main(void) {
         BT_LEVEL_TESTS,
         cmocka_unit_test(every_format_meets_the_reference),
         cmocka_unit_test(extremes_do_not_saturate),
+        cmocka_unit_test(odd_activations),
         cmocka_unit_test(rows_keep_their_bits),
         cmocka_unit_test(chosen_rows_have_the_bits_of_the_product),
         cmocka_unit_test(adopted_matrices_keep_their_bits),

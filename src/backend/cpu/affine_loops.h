@@ -6,22 +6,29 @@
 
 /* ---- activations ---- */
 
+/* Sums of the halves. Where x is not finite the bytes are whatever the level's conversion makes of it, and their sum
+ * may be the least integer there is: then only the scale matters, but what is done with the sum has to be defined. */
+INLINE void sum_halves(q_block *b, const int8_t *q, int32_t sum) {
+    int32_t first = 0;
+    for (int i = 0; i < 16; i++)
+        first += q[i];
+    if (WIDE_SUMS) {
+        b->less_8 = (int32_t)(0u - 8u * (uint32_t)sum);
+        b->first_less_32 = -32 * first;
+    } else {
+        b->sum[1] = b->scale * (float)first;
+        b->sum[2] = b->scale * (float)(int32_t)((uint32_t)sum - (uint32_t)first);
+    }
+}
+
 INLINE void quantize_row(uint8_t *to, const float *x, uint32_t n, const td_q_form form) {
     q_block *b = (q_block *)(void *)to;
     for (uint32_t k = 0; k < n; k += 32, b++) {
         _Alignas(32) int8_t q[32];
-        int32_t sum = quantize_32(q, x + k, &b->scale), first = 0;
+        const int32_t sum = quantize_32(q, x + k, &b->scale);
         b->sum[0] = b->scale * (float)sum;
         if (form == TD_Q_HALVES) {
-            for (int i = 0; i < 16; i++)
-                first += q[i];
-            if (WIDE_SUMS) {
-                b->less_8 = -8 * sum;
-                b->first_less_32 = -32 * first;
-            } else {
-                b->sum[1] = b->scale * (float)first;
-                b->sum[2] = b->scale * (float)(sum - first);
-            }
+            sum_halves(b, q, sum);
         } else {
             b->sum[1] = k % 64 == 0 ? b->sum[0] : b[-1].sum[1] + b->sum[0];
             b->sum[2] = k % 128 == 0 ? b->sum[0] : b[-1].sum[2] + b->sum[0];
