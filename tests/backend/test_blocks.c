@@ -27,15 +27,16 @@ typedef struct kind {
 } kind;
 
 static const kind kinds[] = {
-    {"q4_0", TD_FORMAT_Q4_0, true, {0}, 1},        {"q8_0", TD_FORMAT_Q8_0, true, {0}, 1},
-    {"q4_k", TD_FORMAT_Q4_K, true, {0, 2}, 2},     {"q6_k", TD_FORMAT_Q6_K, true, {208}, 1},
-    {"q4_1", TD_FORMAT_Q4_1, false, {0, 2}, 2},    {"q5_0", TD_FORMAT_Q5_0, false, {0}, 1},
-    {"q5_1", TD_FORMAT_Q5_1, false, {0, 2}, 2},    {"iq4_nl", TD_FORMAT_IQ4_NL, false, {0}, 1},
-    {"q2_k", TD_FORMAT_Q2_K, false, {80, 82}, 2},  {"q3_k", TD_FORMAT_Q3_K, false, {108}, 1},
-    {"q5_k", TD_FORMAT_Q5_K, false, {0, 2}, 2},    {"iq4_xs", TD_FORMAT_IQ4_XS, false, {0}, 1},
-    {"iq2_xxs", TD_FORMAT_IQ2_XXS, false, {0}, 1}, {"nvfp4", TD_FORMAT_NVFP4_BLOCK, false, {0}, 0},
-    {"tq1_0", TD_FORMAT_TQ1_0, false, {52}, 1},    {"tq2_0", TD_FORMAT_TQ2_0, false, {64}, 1},
-    {"q1_0", TD_FORMAT_Q1_0, false, {0}, 1},       {"q2_0", TD_FORMAT_Q2_0, false, {0}, 1},
+    {"q4_0", TD_FORMAT_Q4_0, true, {0}, 1},          {"q4_1", TD_FORMAT_Q4_1, true, {0, 2}, 2},
+    {"q5_0", TD_FORMAT_Q5_0, true, {0}, 1},          {"q5_1", TD_FORMAT_Q5_1, true, {0, 2}, 2},
+    {"q8_0", TD_FORMAT_Q8_0, true, {0}, 1},          {"iq4_nl", TD_FORMAT_IQ4_NL, true, {0}, 1},
+    {"mxfp4", TD_FORMAT_MXFP4_BLOCK, true, {0}, 0},  {"q2_k", TD_FORMAT_Q2_K, true, {80, 82}, 2},
+    {"q3_k", TD_FORMAT_Q3_K, true, {108}, 1},        {"q4_k", TD_FORMAT_Q4_K, true, {0, 2}, 2},
+    {"q5_k", TD_FORMAT_Q5_K, true, {0, 2}, 2},       {"q6_k", TD_FORMAT_Q6_K, true, {208}, 1},
+    {"iq4_xs", TD_FORMAT_IQ4_XS, true, {0}, 1},      {"iq2_xxs", TD_FORMAT_IQ2_XXS, false, {0}, 1},
+    {"nvfp4", TD_FORMAT_NVFP4_BLOCK, false, {0}, 0}, {"tq1_0", TD_FORMAT_TQ1_0, false, {52}, 1},
+    {"tq2_0", TD_FORMAT_TQ2_0, false, {64}, 1},      {"q1_0", TD_FORMAT_Q1_0, false, {0}, 1},
+    {"q2_0", TD_FORMAT_Q2_0, false, {0}, 1},
 };
 #define N_KINDS (sizeof kinds / sizeof kinds[0])
 
@@ -62,6 +63,9 @@ static matrix matrix_new(bt_rng *r, const kind *k, uint32_t n_out, uint32_t n_in
             uint16_t d = td_f32_to_f16(bt_uniform(r) / 128);
             memcpy(p + b + k->half[h], &d, 2);
         }
+    if (k->format == TD_FORMAT_MXFP4_BLOCK)
+        for (size_t b = 0; b < bytes; b += size)
+            p[b] = (uint8_t)(115 + bt_next(r) % 8); /* the whole range of a byte is as wide as that of floats */
     x.m.data = p;
     return x;
 }

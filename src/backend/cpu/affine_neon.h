@@ -130,6 +130,10 @@ INLINE vi load_codes(const uint8_t *codes, const int d, const int bits) {
     return vreinterpretq_u32_u8(d % 2 ? vshrq_n_u8(v, 4) : vandq_u8(v, vdupq_n_u8(15)));
 }
 
+INLINE vi look_up(vi v, const uint8_t *table) {
+    return vreinterpretq_u32_u8(vqtbl1q_u8(vld1q_u8(table), vreinterpretq_u8_u32(v)));
+}
+
 INLINE vi dot_zero(void) {
     return vdupq_n_u32(0);
 }

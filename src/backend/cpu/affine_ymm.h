@@ -137,6 +137,11 @@ INLINE vi load_codes(const uint8_t *codes, const int d, const int bits) {
     return _mm256_and_si256(d % 2 ? _mm256_srli_epi16(v, 4) : v, _mm256_set1_epi8(15));
 }
 
+INLINE vi look_up(vi v, const uint8_t *table) {
+    const __m128i t = _mm_loadu_si128((const __m128i *)(const void *)table);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(t), v);
+}
+
 INLINE vi dot_zero(void) {
     return _mm256_setzero_si256();
 }

@@ -126,6 +126,11 @@ INLINE vi load_codes(const uint8_t *codes, const int d, const int bits) {
     return _mm512_and_si512(d % 2 ? _mm512_srli_epi16(v, 4) : v, _mm512_set1_epi8(15));
 }
 
+INLINE vi look_up(vi v, const uint8_t *table) {
+    const __m128i t = _mm_loadu_si128((const __m128i *)(const void *)table);
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(t), v);
+}
+
 INLINE vi dot_zero(void) {
     return _mm512_setzero_si512();
 }

@@ -109,6 +109,16 @@ INLINE vi load_codes(const uint8_t *codes, const int d, const int bits) {
     return bits == 8 ? v : (d % 2 ? v >> 4 : v) & 0x0F0F0F0F;
 }
 
+INLINE vi look_up(vi v, const uint8_t *table) {
+    for (int lane = 0; lane < LANES; lane++) {
+        uint32_t to = 0;
+        for (int i = 0; i < 32; i += 8)
+            to |= (uint32_t)table[v[lane] >> i & 15] << i;
+        v[lane] = to;
+    }
+    return v;
+}
+
 INLINE vi dot_zero(void) {
     return (vi){0, 0, 0, 0};
 }

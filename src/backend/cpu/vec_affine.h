@@ -41,6 +41,7 @@
  *   transpose(v)                LANES x LANES dwords, in place
  *   flip(v), store_codes(p, v)
  *   load_codes(p, d, bits)      bytes of dword d of a packed block
+ *   look_up(v, table)           each byte, 0..15, is that of a table of 16
  *   dot_zero(), spread_four(q), dot_step(sum, w, x, bits), dot_end(sum, bits)
  *                               a sum of codes times activations, from nothing to its conversion to floats
  * and then includes affine_loops.h. */
