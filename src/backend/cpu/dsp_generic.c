@@ -130,10 +130,10 @@ INLINE vi spread_four(const int8_t *q) {
 }
 
 INLINE vi dot_step(vi sum, vi w, vi x, const int bits) {
+    typedef int32_t signed_vi __attribute__((vector_size(16)));
     (void)bits;
-    for (int lane = 0; lane < LANES; lane++)
-        for (int i = 0; i < 32; i += 8)
-            sum[lane] += (w[lane] >> i & 255) * (uint32_t)(int8_t)(x[lane] >> i & 255);
+    for (int i = 0; i < 32; i += 8)
+        sum += (w >> i & 255) * (vi)((signed_vi)(x << (24 - i)) >> 24);
     return sum;
 }
 
