@@ -15,10 +15,10 @@ uint32_t td_block_bytes(td_format format);
 /* n elements, a whole number of blocks, from `row`, which may be unaligned. */
 void td_block_row_f32(td_format format, const uint8_t *row, size_t n, float *out);
 
-/* True for the formats that td_block_encode knows: Q4_0, Q8_0, Q4_K, Q6_K. */
+/* True for the formats that td_block_encode knows: Q4_0, Q5_0, Q8_0, Q4_K, Q5_K, Q6_K. */
 bool td_block_encodes(td_format format);
 
-/* n floats, a whole number of blocks, into `row`. Q8_0 and Q4_0 follow the format's own rule; Q4_K and Q6_K take the
+/* n floats, a whole number of blocks, into `row`. Q8_0, Q4_0 and Q5_0 follow the format's own rule; the others take the
  * plain range of each group, without the search that good files are made with: for synthetic models and tests. All x
  * must be finite. */
 void td_block_encode(td_format format, uint8_t *row, const float *x, size_t n);

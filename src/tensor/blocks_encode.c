@@ -1,9 +1,9 @@
-/* blocks_encode.c - simple encoders of four GGUF block formats.
+/* blocks_encode.c - simple encoders of some GGUF block formats.
  *
  * Good quantised files are made by a search over scales and with the importance of each weight; these encoders exist so
  * that a synthetic model, for a test or a comparison of speed, can have any of the common formats. Q8_0 and Q4_0 have
- * one rule that everyone follows. Q4_K takes each group's range from min(0, lowest) to highest, Q6_K the largest
- * magnitude; codes are then taken with the scales as they are stored. */
+ * one rule that everyone follows, and Q5_0 has Q4_0's. Q4_K and Q5_K take each group's range from min(0, lowest) to
+ * highest, Q6_K the largest magnitude; codes are then taken with the scales as they are stored. */
 #include <assert.h>
 #include <math.h>
 
@@ -37,20 +37,34 @@ static void encode_q8_0(uint8_t *b, const float *x) {
         b[2 + i] = (uint8_t)(int8_t)code_of(x[i], d, -127, 127);
 }
 
-/* The value of largest magnitude becomes code 0, that is -8 times the scale. */
-static void encode_q4_0(uint8_t *b, const float *x) {
+/* The value of largest magnitude becomes code 0, that is -half times the scale. */
+static void signed_codes(uint8_t *b, uint8_t q[32], const float *x, int half) {
     float edge = 0;
     for (unsigned i = 0; i < 32; i++)
         edge = fabsf(x[i]) > fabsf(edge) ? x[i] : edge;
-    const float d = edge / -8, inverse = d != 0 ? 1 / d : 0;
+    const float d = edge / (float)-half, inverse = d != 0 ? 1 / d : 0;
     put_half(b, d);
-    uint8_t q[32];
     for (unsigned i = 0; i < 32; i++) {
-        int code = (int)(x[i] * inverse + 8.5f);
-        q[i] = (uint8_t)(code > 15 ? 15 : code);
+        int code = (int)(x[i] * inverse + (float)half + 0.5f);
+        q[i] = (uint8_t)(code > 2 * half - 1 ? 2 * half - 1 : code);
     }
+}
+
+static void encode_q4_0(uint8_t *b, const float *x) {
+    uint8_t q[32];
+    signed_codes(b, q, x, 8);
     for (unsigned i = 0; i < 16; i++)
         b[2 + i] = (uint8_t)(q[i] | q[16 + i] << 4);
+}
+
+static void encode_q5_0(uint8_t *b, const float *x) {
+    uint8_t q[32];
+    signed_codes(b, q, x, 16);
+    memset(b + 2, 0, 4);
+    for (unsigned i = 0; i < 32; i++)
+        b[2 + i / 8] |= (uint8_t)(q[i] >> 4 << i % 8);
+    for (unsigned i = 0; i < 16; i++)
+        b[6 + i] = (uint8_t)((q[i] & 15) | (q[16 + i] & 15) << 4);
 }
 
 /* Eight six-bit scales and minima into twelve bytes, as blocks.c takes them apart. */
@@ -62,7 +76,8 @@ static void pack_six_bits(uint8_t *s, const uint8_t *scale, const uint8_t *min) 
     }
 }
 
-static void encode_q4_k(uint8_t *b, const float *x) {
+/* Scales of eight groups of 32 into the block's first 16 bytes, and codes up to `top`, one a byte. */
+static void ranged_codes(uint8_t *b, uint8_t q[256], const float *x, int top) {
     float step[8], low[8], top_step = 0, top_low = 0;
     for (unsigned j = 0; j < 8; j++) {
         float lo = 0, hi = x[32 * j];
@@ -70,7 +85,7 @@ static void encode_q4_k(uint8_t *b, const float *x) {
             lo = fminf(lo, x[32 * j + l]);
             hi = fmaxf(hi, x[32 * j + l]);
         }
-        step[j] = fmaxf(hi - lo, 0) / 15;
+        step[j] = fmaxf(hi - lo, 0) / (float)top;
         low[j] = -lo;
         top_step = fmaxf(top_step, step[j]);
         top_low = fmaxf(top_low, low[j]);
@@ -84,12 +99,31 @@ static void encode_q4_k(uint8_t *b, const float *x) {
         min[j] = (uint8_t)code_of(low[j], dmin, 0, 63);
     }
     pack_six_bits(b + 4, scale, min);
-    for (unsigned j = 0; j < 8; j++)
-        for (unsigned l = 0; l < 32; l++) {
-            uint8_t *to = b + 16 + 32 * (j / 2) + l;
-            int q = code_of(x[32 * j + l] + dmin * min[j], d * scale[j], 0, 15);
-            *to = (uint8_t)(j % 2 ? *to | q << 4 : q);
-        }
+    for (unsigned i = 0; i < 256; i++)
+        q[i] = (uint8_t)code_of(x[i] + dmin * min[i / 32], d * scale[i / 32], 0, top);
+}
+
+/* The low nibbles of 64 elements share 32 bytes. */
+static void put_nibbles(uint8_t *to, const uint8_t q[256]) {
+    for (unsigned i = 0; i < 128; i++) {
+        const uint8_t *two = q + 64 * (i / 32) + i % 32;
+        to[i] = (uint8_t)((two[0] & 15) | (two[32] & 15) << 4);
+    }
+}
+
+static void encode_q4_k(uint8_t *b, const float *x) {
+    uint8_t q[256];
+    ranged_codes(b, q, x, 15);
+    put_nibbles(b + 16, q);
+}
+
+static void encode_q5_k(uint8_t *b, const float *x) {
+    uint8_t q[256];
+    ranged_codes(b, q, x, 31);
+    memset(b + 16, 0, 32);
+    for (unsigned i = 0; i < 256; i++)
+        b[16 + i % 32] |= (uint8_t)(q[i] >> 4 << i / 32);
+    put_nibbles(b + 48, q);
 }
 
 static void encode_q6_k(uint8_t *b, const float *x) {
@@ -117,10 +151,14 @@ static void (*encoder_of(td_format format))(uint8_t *, const float *) {
     switch (format) {
     case TD_FORMAT_Q4_0:
         return encode_q4_0;
+    case TD_FORMAT_Q5_0:
+        return encode_q5_0;
     case TD_FORMAT_Q8_0:
         return encode_q8_0;
     case TD_FORMAT_Q4_K:
         return encode_q4_k;
+    case TD_FORMAT_Q5_K:
+        return encode_q5_k;
     case TD_FORMAT_Q6_K:
         return encode_q6_k;
     default:

@@ -141,7 +141,11 @@ static inline td_format convert_format(const gguf_conversion *c, const char *nam
         strstr(name, "ssm_conv1d") || !convert_ends(name, ".weight"))
         return TD_FORMAT_F32;
     uint32_t block = td_block_elements(c->opt.matrices);
-    return block && n_in % block ? TD_FORMAT_F16 : c->opt.matrices;
+    if (!block || n_in % block == 0)
+        return c->opt.matrices;
+    if (n_in % 32) /* or what llama.cpp's quantiser takes for such rows */
+        return TD_FORMAT_F16;
+    return c->opt.matrices == TD_FORMAT_Q6_K ? TD_FORMAT_Q8_0 : TD_FORMAT_Q5_0;
 }
 
 static inline void convert_encode(td_format f, uint8_t *to, const float *x, size_t n) {

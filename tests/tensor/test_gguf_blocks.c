@@ -411,11 +411,11 @@ static void encoders_come_back(void **state) {
     static const struct {
         td_format format;
         float part;
-    } cases[] = {
-        {TD_FORMAT_Q8_0, 0.0045f}, {TD_FORMAT_Q4_0, 0.127f}, {TD_FORMAT_Q4_K, 0.12f}, {TD_FORMAT_Q6_K, 0.035f}};
+    } cases[] = {{TD_FORMAT_Q8_0, 0.0045f}, {TD_FORMAT_Q4_0, 0.127f}, {TD_FORMAT_Q5_0, 0.065f},
+                 {TD_FORMAT_Q4_K, 0.12f},   {TD_FORMAT_Q5_K, 0.09f},  {TD_FORMAT_Q6_K, 0.035f}};
     float x[512], y[512];
     uint8_t row[512 * 34 / 32];
-    for (size_t c = 0; c < 4; c++) {
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         const td_format f = cases[c].format;
         assert_true(td_block_encodes(f));
         for (size_t i = 0; i < 512; i++)
