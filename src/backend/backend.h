@@ -61,6 +61,8 @@ typedef uint8_t *const *td_kv_pages;
 
 typedef enum td_act { TD_ACT_GELU_TANH, TD_ACT_SILU, TD_ACT_SIGMOID } td_act;
 
+#define TD_LINEAR_MAX_MATS 8
+
 /* y = x W^T for one of several matrices that share their input. */
 typedef struct td_linear_out {
     const td_matrix *w; /* [n_out, n_in]; a stack counts as its first matrix */
@@ -100,7 +102,7 @@ typedef struct td_moe {
     float *out;            /* [n][n_embd] */
     const float *x;        /* [n][n_embd] */
     uint32_t n, k;         /* rows; experts a row, <= 64 */
-    const int32_t *expert; /* [n][k] */
+    const int32_t *expert; /* [n][k], those of a row distinct, else TD_E_ARG */
     const float *weight;   /* [n][k] */
     const td_matrix *gate; /* stack [E][n_ff][n_embd]; with up == NULL a fused stack [E][2*n_ff][n_embd], gate first */
     const td_matrix *up;
@@ -233,6 +235,10 @@ typedef struct td_backend_ops {
      * leaves the matrix as it was. */
     td_status (*adopt)(td_backend *be, td_matrix *m, td_error *err);
 
+    /* Optional: true when products with the matrix decode it weight by weight at every pass, for want of kernels of its
+     * format, which takes many times as long as they would. Worth telling a user. */
+    bool (*decodes)(const td_backend *be, const td_matrix *m);
+
     /* Waits for everything enqueued; the first error since the last wait. */
     td_status (*wait)(td_backend *be, td_error *err);
 
@@ -246,7 +252,7 @@ typedef struct td_backend_ops {
     void (*add_rmsnorm)(td_backend *be, float *y, const float *x, const float *w, uint32_t n, uint32_t dim, float eps,
                         float scale);
 
-    /* out[i].y = x w_i^T for i < n_out_mats <= 8; x [n][n_in]. */
+    /* out[i].y = x w_i^T for i < n_mats <= TD_LINEAR_MAX_MATS, more are TD_E_ARG; x [n][n_in]. */
     void (*linear)(td_backend *be, const float *x, uint32_t n, const td_linear_out *out, uint32_t n_mats);
 
     /* Half-split ("NeoX") rotation in place of heads of head_dim: for i < n_rot, dimension i pairs with i + pair_dist

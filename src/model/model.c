@@ -67,6 +67,10 @@ static void visit_matrix(const td_matrix *m) {
 td_status td_model_load_all(td_backend *be, td_matrix *const *m, size_t n, td_loading *l, td_error *err) {
     for (size_t i = 0; i < n; i++) {
         TD_TRY(be->ops->adopt(be, m[i], err));
+        if (be->ops->decodes && be->ops->decodes(be, m[i])) {
+            l->slow = l->slow ? l->slow : m[i];
+            l->slow_bytes += td_matrix_bytes(m[i]);
+        }
         if (m[i]->mapped)
             visit_matrix(m[i]);
         l->done += td_matrix_bytes(m[i]);
@@ -77,10 +81,19 @@ td_status td_model_load_all(td_backend *be, td_matrix *const *m, size_t n, td_lo
     return TD_OK;
 }
 
+static void tell_slow(const td_log *log, const td_loading *l) {
+    char format[48];
+    if (l->slow)
+        td_log_warn(log, "%s is %s, which has no kernels: %.1f MB of such weights are decoded at every pass, slowly",
+                    l->slow->name, td_matrix_describe(l->slow, format, sizeof format), (double)l->slow_bytes * 1e-6);
+}
+
 td_status td_model_load(td_model *m, td_progress_fn progress, void *user, td_error *err) {
     const td_model_info *info = &m->info;
-    td_loading l = {progress, user, 0, info->weight_bytes - info->lookup_bytes + info->heap_bytes + info->mtp_bytes};
+    td_loading l = {.progress = progress, .user = user};
+    l.total = info->weight_bytes - info->lookup_bytes + info->heap_bytes + info->mtp_bytes;
     TD_TRY(m->ops->adopt(m, &l, err));
+    tell_slow(m->opt.log, &l);
     if (progress && !progress(user, "load", l.total, l.total))
         return td_fail(err, TD_E_CANCELLED, "loading was cancelled");
     return TD_OK;

@@ -102,7 +102,9 @@ typedef struct td_head_pass {
 typedef struct td_loading {
     td_progress_fn progress; /* or NULL; stage "load" */
     void *user;
-    uint64_t done, total; /* bytes */
+    uint64_t done, total;  /* bytes */
+    const td_matrix *slow; /* the first that the backend decodes at every pass (td_backend_ops.decodes); NULL: none */
+    uint64_t slow_bytes;   /* of all of those */
 } td_loading;
 
 typedef struct td_model_ops {

@@ -12,6 +12,7 @@
 #include "backend/support_backend.h"
 
 #include "backend/cpu/dsp.h"
+#include "tensor/blocks.h"
 
 /* Those of this architecture, worst first. */
 static const td_isa all_levels[] = {
@@ -168,6 +169,66 @@ const bt_kind bt_kinds[] = {
     {NULL, 0, 0, 0, 0},
 };
 
+const bt_kind bt_blocks[] = {
+    {"q4_0", TD_FORMAT_Q4_0, 0, 0, 0},
+    {"q4_1", TD_FORMAT_Q4_1, 0, 0, 0},
+    {"q5_0", TD_FORMAT_Q5_0, 0, 0, 0},
+    {"q5_1", TD_FORMAT_Q5_1, 0, 0, 0},
+    {"q8_0", TD_FORMAT_Q8_0, 0, 0, 0},
+    {"iq4_nl", TD_FORMAT_IQ4_NL, 0, 0, 0},
+    {"mxfp4 blocks", TD_FORMAT_MXFP4_BLOCK, 0, 0, 0},
+    {"q2_k", TD_FORMAT_Q2_K, 0, 0, 0},
+    {"q3_k", TD_FORMAT_Q3_K, 0, 0, 0},
+    {"q4_k", TD_FORMAT_Q4_K, 0, 0, 0},
+    {"q5_k", TD_FORMAT_Q5_K, 0, 0, 0},
+    {"q6_k", TD_FORMAT_Q6_K, 0, 0, 0},
+    {"iq4_xs", TD_FORMAT_IQ4_XS, 0, 0, 0},
+    {"iq2_xxs", TD_FORMAT_IQ2_XXS, 0, 0, 0},
+    {NULL, 0, 0, 0, 0},
+};
+
+const bt_kind *bt_kind_named(const char *name) {
+    for (const bt_kind *k = bt_kinds; k->name; k++)
+        if (strcmp(k->name, name) == 0)
+            return k;
+    for (const bt_kind *k = bt_blocks; k->name; k++)
+        if (strcmp(k->name, name) == 0)
+            return k;
+    fail_msg("no kind of matrix is called %s", name);
+    return NULL;
+}
+
+/* Where the f16 scales of a block stand: n of them from byte `at` on. */
+static uint32_t half_scales(td_format format, uint32_t *at) {
+    *at = format == TD_FORMAT_Q2_K ? 80 : format == TD_FORMAT_Q3_K ? 108 : format == TD_FORMAT_Q6_K ? 208 : 0;
+    switch (format) {
+    case TD_FORMAT_MXFP4_BLOCK:
+        return 0;
+    case TD_FORMAT_Q4_1:
+    case TD_FORMAT_Q5_1:
+    case TD_FORMAT_Q2_K:
+    case TD_FORMAT_Q4_K:
+    case TD_FORMAT_Q5_K:
+        return 2;
+    default:
+        return 1;
+    }
+}
+
+void bt_fill_blocks(bt_rng *r, uint8_t *p, size_t bytes, td_format format, unsigned fill) {
+    uint32_t at, n = half_scales(format, &at);
+    for (size_t i = 0; i < bytes; i++)
+        p[i] = (uint8_t)(fill < 256 ? fill : bt_next(r));
+    for (size_t b = 0; b < bytes; b += td_block_bytes(format)) {
+        for (uint32_t i = 0; i < n; i++) {
+            const uint16_t d = td_f32_to_f16(bt_uniform(r) / 128);
+            memcpy(p + b + at + 2 * i, &d, 2);
+        }
+        if (format == TD_FORMAT_MXFP4_BLOCK)
+            p[b] = (uint8_t)(115 + bt_next(r) % 8);
+    }
+}
+
 static uint8_t *odd_block(void **block, size_t bytes) {
     *block = malloc(bytes + 1);
     assert_non_null(*block);
@@ -226,6 +287,8 @@ bt_matrix bt_matrix_new(bt_rng *r, const bt_kind *kind, uint32_t n_stack, uint32
     m->data = data;
     if (m->format == TD_FORMAT_F32 || m->format == TD_FORMAT_F16 || m->format == TD_FORMAT_BF16)
         fill_plain(r, data, bytes, m->format);
+    else if (td_block_bytes(m->format))
+        bt_fill_blocks(r, data, bytes, m->format, 256);
     else
         fill_codes(r, data, bytes, m->format == TD_FORMAT_F8_E4M3 || m->format == TD_FORMAT_MXFP8);
     if (scale_bytes) {

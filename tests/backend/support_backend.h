@@ -51,6 +51,14 @@ typedef struct bt_kind {
 } bt_kind;
 /* One of each format and variant; name NULL at the end. */
 extern const bt_kind bt_kinds[];
+/* GGUF blocks, likewise. */
+extern const bt_kind bt_blocks[];
+/* The kind of that name, of either list. */
+const bt_kind *bt_kind_named(const char *name);
+
+/* `bytes` of whole blocks: every byte drawn, or if `fill` < 256 that, but the scales: f16 ones are of either sign and
+ * no larger than 2^-7, E8M0 bytes from 2^-12 to 2^-5. */
+void bt_fill_blocks(bt_rng *r, uint8_t *p, size_t bytes, td_format format, unsigned fill);
 
 /* Random weights. data, scales and biases are odd addresses, each flush against the end of a heap block, so that the
  * address sanitizer sees a read past the row. Some scales are negative. */

@@ -102,6 +102,7 @@ static const td_backend_ops cpu_ops = {
     .alloc = cpu_alloc,
     .free = cpu_free,
     .reserve = cpu_reserve,
+    .decodes = cpu_decodes,
     .adopt = cpu_adopt,
     .wait = cpu_wait,
     .embed = cpu_embed,

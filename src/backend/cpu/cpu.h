@@ -98,6 +98,7 @@ void cpu_product_tile(td_cpu *c, void *block, const td_matrix *w, uint32_t o0, u
 /* Outputs per tile of a matrix of that path, in a job with `outputs` outputs in all. */
 uint32_t cpu_tile_outputs(const td_cpu *c, cpu_path path, uint64_t outputs);
 
+bool cpu_decodes(const td_backend *be, const td_matrix *m);
 td_status cpu_adopt(td_backend *be, td_matrix *m, td_error *err);
 void cpu_linear(td_backend *be, const float *x, uint32_t n, const td_linear_out *out, uint32_t n_mats);
 void cpu_rows_dot(td_backend *be, float *y, const float *x, const td_matrix *w, const int32_t *id, uint32_t n);

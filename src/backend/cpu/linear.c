@@ -8,7 +8,8 @@
  *   - affine of 4 and 8 bits: integers, with x quantised once a call (unless float_activations).
  *   - affine of 2, 3, 5 and 6 bits, and MXFP4: their codes are unpacked to bytes a tile at a time, and are then affine
  *     of 8 bits. An E2M1 element is half of a whole number from -12 to 12: code = that + 12, scale = half the group's.
- *   - GGUF blocks of the common kinds: integers, see block_loops.h; the others are decoded to f32 scratch.
+ *   - GGUF blocks: integers, see block_loops.h. Those that have no kind there (cpu_decodes) are decoded to f32 scratch
+ *     by the reference decoder, at every pass.
  *   - FP8, MXFP8, NVFP4 (its groups are too short for the integers): decoded to f32 scratch, then as f32.
  *
  * What the integer kernels read as it lies they would transpose again at every pass; cpu_adopt has it packed once, in
@@ -22,6 +23,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "tensor/blocks.h"
 
 #define ROW_BLOCK 64 /* of float products; TD_DSP_Q_ROWS of quantised ones */
 /* Above this many rows plain 16-bit weights are decoded before use. */
@@ -29,7 +31,6 @@
 #define DECODE_BYTES (512u << 10)
 #define PANEL 512    /* inputs of a float product at a time when there are many rows */
 #define OUT_BLOCK 12 /* and outputs: a panel of their weights fills half of the first-level cache */
-#define MAX_MATS 8
 /* How far ahead of their use float weights are requested from memory. */
 #define AHEAD 32768
 /* Elements above which the quantisation of x is worth a job of its own, and those of a tile of it at most. */
@@ -356,9 +357,9 @@ typedef struct linear_job {
     td_cpu *c;
     uint32_t n, n_mats;
     const td_linear_out *out;
-    uint32_t tile[MAX_MATS];        /* outputs per tile */
-    const void *const *x[MAX_MATS]; /* row pointers in the form of each matrix */
-    int first_tile[MAX_MATS + 1];
+    uint32_t tile[TD_LINEAR_MAX_MATS];        /* outputs per tile */
+    const void *const *x[TD_LINEAR_MAX_MATS]; /* row pointers in the form of each matrix */
+    int first_tile[TD_LINEAR_MAX_MATS + 1];
 } linear_job;
 
 static void linear_tile(void *arg, int tile, int thread) {
@@ -394,6 +395,10 @@ void cpu_linear(td_backend *be, const float *x, uint32_t n, const td_linear_out 
     td_cpu *c = cpu_of(be);
     if (n == 0 || n_mats == 0)
         return;
+    if (n_mats > TD_LINEAR_MAX_MATS) {
+        cpu_fail(c, TD_E_ARG, "linear: %u matrices in a call, expected at most %d", n_mats, TD_LINEAR_MAX_MATS);
+        return;
+    }
     linear_job j = {.c = c, .n = n, .n_mats = n_mats, .out = out};
     const uint32_t n_in = out[0].w->n_in;
     unsigned needs = 0;
@@ -426,6 +431,11 @@ static void adopt_panel(void *arg, int tile, int thread) {
     const adopt_job *j = arg;
     (void)thread;
     j->c->dsp.pack[j->w->format](j->to + (size_t)tile * j->panel_bytes, j->w, (uint32_t)tile * j->c->dsp.lanes);
+}
+
+bool cpu_decodes(const td_backend *be, const td_matrix *m) {
+    const td_cpu *c = (const td_cpu *)be;
+    return m->data && !c->float_activations && td_block_bytes(m->format) && !c->dsp.dot_blocks[m->format];
 }
 
 td_status cpu_adopt(td_backend *be, td_matrix *m, td_error *err) {

@@ -94,12 +94,19 @@ static void group_pairs(moe_job *j, uint32_t *count) {
         j->slot_of[p] = count[m->expert[p]]++;
 }
 
-static bool experts_exist(td_cpu *c, const td_moe *m) {
-    for (uint32_t p = 0; p < m->n * m->k; p++)
+/* Whether each pair's expert exists and is its row's only one of that number: scratch holds a row once an expert. */
+static bool experts_fit(td_cpu *c, const td_moe *m) {
+    for (uint32_t p = 0; p < m->n * m->k; p++) {
         if (m->expert[p] < 0 || (uint32_t)m->expert[p] >= m->down->n_stack) {
             cpu_fail(c, TD_E_ARG, "moe: row %u chose expert %d of %u", p / m->k, m->expert[p], m->down->n_stack);
             return false;
         }
+        for (uint32_t other = p - p % m->k; other < p; other++)
+            if (m->expert[other] == m->expert[p]) {
+                cpu_fail(c, TD_E_ARG, "moe: row %u chose expert %d twice", p / m->k, m->expert[p]);
+                return false;
+            }
+    }
     return true;
 }
 
@@ -154,7 +161,7 @@ static void run_down(moe_job *j) {
 void cpu_moe(td_backend *be, const td_moe *m) {
     moe_job j = {.c = cpu_of(be), .m = m, .n_pairs = m->n * m->k, .n_ff = m->down->n_in, .n_embd = m->down->n_out};
     uint32_t *count;
-    if (j.n_pairs == 0 || !experts_exist(j.c, m) || !take_tables(&j, &count))
+    if (j.n_pairs == 0 || !experts_fit(j.c, m) || !take_tables(&j, &count))
         return;
     group_pairs(&j, count);
     if (run_hidden(&j))

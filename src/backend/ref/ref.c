@@ -216,6 +216,12 @@ static void ref_product(ref_backend *r, const float *x, uint32_t n, const td_mat
 
 static void ref_linear(td_backend *be, const float *x, uint32_t n, const td_linear_out *out, uint32_t n_mats) {
     ref_backend *r = self(be);
+    if (n_mats > TD_LINEAR_MAX_MATS) {
+        if (r->error.status == TD_OK)
+            td_fail(&r->error, TD_E_ARG, "reference backend: %u matrices in a call, expected at most %d", n_mats,
+                    TD_LINEAR_MAX_MATS);
+        return;
+    }
     for (uint32_t m = 0; m < n_mats; m++)
         if (fits(r, "a matrix with n_in", out[m].w->n_in, r->n_in))
             ref_product(r, x, n, out[m].w, out[m].y);
@@ -288,7 +294,10 @@ static void ref_moe(td_backend *be, const td_moe *m) {
     for (uint32_t i = 0; i < m->n; i++) {
         memset(r->sums, 0, n_embd * sizeof *r->sums);
         for (uint32_t j = 0; j < m->k; j++) {
-            int32_t e = m->expert[(size_t)i * m->k + j];
+            const int32_t *chosen = m->expert + (size_t)i * m->k, e = chosen[j];
+            for (uint32_t other = 0; other < j; other++)
+                if (chosen[other] == e && r->error.status == TD_OK)
+                    td_fail_at(&r->error, TD_E_ARG, i, "moe: expert %d chosen twice", e);
             if (e >= 0 && (uint32_t)e < m->down->n_stack)
                 ref_expert(r, m, (uint32_t)e, m->x + (size_t)i * n_embd, m->weight[(size_t)i * m->k + j]);
             else if (r->error.status == TD_OK)
