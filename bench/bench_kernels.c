@@ -1,16 +1,17 @@
 /* bench_kernels.c - how fast the CPU kernels are, against what the machine's memory gives.
  *
  *     bench_kernels [--threads N] [--isa generic|avx2|avxvnni|avx512|neon] [--format NAME] [--seconds S] [--only WHAT]
- *                   [--context N]
+ *                   [--context N] [--packed 0|1]
  *
  * First the reference: the rate at which all threads read a buffer far larger than the caches. Then, per format and
  * shape, the product of 1 to 16 rows as gigabytes of weights a second and as the time of n rows over the time of one;
  * then prefill (128 and 512 rows) as 10^9 multiply-adds a second; then attention, in turn with reads of memory, because
  * some machines' memory changes its pace from minute to minute. Each number is the median of repeats, with the spread
  * between the quartiles; "best" is the fastest repeat, for machines that are not quiet.
- * Shapes: "square" is one 2048 x 2048 matrix, warm in the caches; "e2b" is the matrices of layers of Gemma 4 E2B,
- * enough of them to exceed the last-level cache, each visited once a round, as in decoding. Every product is verified
- * before it is timed. Not a test: it fails nothing but wrong results.
+ * --packed 1: weights are packed first, as models are at load. Shapes: "square" is one 2048 x 2048 matrix, warm in the
+ * caches; "e2b" is the matrices of layers of Gemma 4 E2B, enough of them to exceed the last-level cache, each visited
+ * once a round, as in decoding. Every product is verified before it is timed. Not a test: it fails nothing but wrong
+ * results.
  */
 #include <math.h>
 #include <stdio.h>
@@ -32,6 +33,7 @@ typedef struct options {
     const char *format, *only;
     double seconds;   /* per number */
     uint32_t context; /* of attention; 0: several */
+    bool packed;
 } options;
 
 static void die(const char *what) {
@@ -137,11 +139,18 @@ typedef struct format {
 } format;
 
 static const format formats[] = {
-    {"q4", TD_FORMAT_AFFINE, 4, 64}, {"q4g32", TD_FORMAT_AFFINE, 4, 32}, {"q8", TD_FORMAT_AFFINE, 8, 64},
-    {"bf16", TD_FORMAT_BF16, 0, 0},  {"f16", TD_FORMAT_F16, 0, 0},       {"f32", TD_FORMAT_F32, 0, 0},
-    {"f8", TD_FORMAT_F8_E4M3, 0, 0}, {"mxfp4", TD_FORMAT_MXFP4, 0, 0},   {"q6", TD_FORMAT_AFFINE, 6, 64},
-    {"q4_0", TD_FORMAT_Q4_0, 0, 0},  {"q8_0", TD_FORMAT_Q8_0, 0, 0},     {"q4_k", TD_FORMAT_Q4_K, 0, 0},
-    {"q6_k", TD_FORMAT_Q6_K, 0, 0},
+    {"q4", TD_FORMAT_AFFINE, 4, 64},      {"q4g32", TD_FORMAT_AFFINE, 4, 32},
+    {"q8", TD_FORMAT_AFFINE, 8, 64},      {"bf16", TD_FORMAT_BF16, 0, 0},
+    {"f16", TD_FORMAT_F16, 0, 0},         {"f32", TD_FORMAT_F32, 0, 0},
+    {"f8", TD_FORMAT_F8_E4M3, 0, 0},      {"mxfp4", TD_FORMAT_MXFP4, 0, 0},
+    {"q6", TD_FORMAT_AFFINE, 6, 64},      {"q4_0", TD_FORMAT_Q4_0, 0, 0},
+    {"q8_0", TD_FORMAT_Q8_0, 0, 0},       {"q4_k", TD_FORMAT_Q4_K, 0, 0},
+    {"q6_k", TD_FORMAT_Q6_K, 0, 0},       {"q4_1", TD_FORMAT_Q4_1, 0, 0},
+    {"q5_0", TD_FORMAT_Q5_0, 0, 0},       {"q5_1", TD_FORMAT_Q5_1, 0, 0},
+    {"q5_k", TD_FORMAT_Q5_K, 0, 0},       {"q2_k", TD_FORMAT_Q2_K, 0, 0},
+    {"q3_k", TD_FORMAT_Q3_K, 0, 0},       {"iq4_nl", TD_FORMAT_IQ4_NL, 0, 0},
+    {"iq4_xs", TD_FORMAT_IQ4_XS, 0, 0},   {"mxfp4_block", TD_FORMAT_MXFP4_BLOCK, 0, 0},
+    {"iq2_xxs", TD_FORMAT_IQ2_XXS, 0, 0},
 };
 
 static uint64_t random_state = 88172645463325252u;
@@ -182,6 +191,21 @@ static uint8_t *random_numbers(size_t bytes, td_dtype type, float scale, float o
     return p;
 }
 
+/* Random blocks of formats that have no encoder: any codes, small scales. */
+static uint8_t *random_blocks(size_t bytes, td_format f) {
+    uint8_t *p = random_bytes(bytes, f);
+    const uint16_t d = td_f32_to_f16(0.001f);
+    const uint32_t two = f == TD_FORMAT_Q4_1 || f == TD_FORMAT_Q5_1 || f == TD_FORMAT_Q5_K || f == TD_FORMAT_Q2_K;
+    const uint32_t at = f == TD_FORMAT_Q2_K ? 80 : f == TD_FORMAT_Q3_K ? 108 : 0;
+    for (size_t b = 0; b < bytes; b += td_block_bytes(f)) {
+        if (f == TD_FORMAT_MXFP4_BLOCK)
+            p[b] = 118;
+        for (uint32_t i = 0; i <= two && f != TD_FORMAT_MXFP4_BLOCK; i++)
+            memcpy(p + b + at + 2 * i, &d, 2);
+    }
+    return p;
+}
+
 static td_matrix matrix_new(const format *f, uint32_t n_out, uint32_t n_in) {
     td_matrix m = {.name = f->name};
     td_error err;
@@ -203,6 +227,8 @@ static td_matrix matrix_new(const format *f, uint32_t n_out, uint32_t n_in) {
                      : f->format == TD_FORMAT_F16 ? TD_DTYPE_F16
                                                   : TD_DTYPE_BF16;
         m.data = random_numbers(bytes, t, 0.05f, 0);
+    } else if (td_block_bytes(f->format)) {
+        m.data = random_blocks(bytes, f->format);
     } else {
         m.data = random_bytes(bytes, f->format);
     }
@@ -217,6 +243,7 @@ static void matrix_free(td_matrix *m) {
     td_free_aligned((void *)(uintptr_t)m->data);
     td_free_aligned((void *)(uintptr_t)m->scales);
     td_free_aligned((void *)(uintptr_t)m->biases);
+    td_free_aligned(m->packed);
 }
 
 /* ---- products ---- */
@@ -328,6 +355,9 @@ static void bench_format(const format *f, const options *o, td_backend *be, doub
         w.x = x;
         for (int i = 0; i < 3; i++)
             w.y[i] = must(td_malloc_aligned((size_t)MAX_ROWS * 6144 * sizeof(float)));
+        for (uint32_t i = 0; o->packed && i < w.n_matrices; i++)
+            if (be->ops->adopt(be, &w.matrix[i], NULL) != TD_OK)
+                die("packing failed");
         printf("%s, %s, %s: %.1f MB of weights\n", f->name, names[shape], td_backend_cpu_isa(be), w.bytes * 1e-6);
         print_rows(&w, o, bandwidth);
         if (shape == 0)
@@ -462,10 +492,13 @@ static options parse(int argc, char **argv) {
             o.only = v;
         else if (strcmp(argv[i], "--seconds") == 0)
             o.seconds = atof(v);
+        else if (strcmp(argv[i], "--packed") == 0)
+            o.packed = atoi(v) != 0;
         else if (strcmp(argv[i], "--context") == 0)
             o.context = (uint32_t)strtoul(v, NULL, 10);
         else
-            die("options: --threads N, --isa NAME, --format NAME, --seconds S, --only products|attention, --context N");
+            die("options: --threads N, --isa NAME, --format NAME, --seconds S, --only products|attention, --context N, "
+                "--packed 0|1");
     }
     return o;
 }

@@ -184,6 +184,11 @@ const bt_kind bt_blocks[] = {
     {"q6_k", TD_FORMAT_Q6_K, 0, 0, 0},
     {"iq4_xs", TD_FORMAT_IQ4_XS, 0, 0, 0},
     {"iq2_xxs", TD_FORMAT_IQ2_XXS, 0, 0, 0},
+    {"nvfp4 blocks", TD_FORMAT_NVFP4_BLOCK, 0, 0, 0},
+    {"tq1_0", TD_FORMAT_TQ1_0, 0, 0, 0},
+    {"tq2_0", TD_FORMAT_TQ2_0, 0, 0, 0},
+    {"q1_0", TD_FORMAT_Q1_0, 0, 0, 0},
+    {"q2_0", TD_FORMAT_Q2_0, 0, 0, 0},
     {NULL, 0, 0, 0, 0},
 };
 
@@ -200,9 +205,15 @@ const bt_kind *bt_kind_named(const char *name) {
 
 /* Where the f16 scales of a block stand: n of them from byte `at` on. */
 static uint32_t half_scales(td_format format, uint32_t *at) {
-    *at = format == TD_FORMAT_Q2_K ? 80 : format == TD_FORMAT_Q3_K ? 108 : format == TD_FORMAT_Q6_K ? 208 : 0;
+    static const uint8_t behind[TD_FORMAT_COUNT] = {[TD_FORMAT_Q2_K] = 80,
+                                                    [TD_FORMAT_Q3_K] = 108,
+                                                    [TD_FORMAT_Q6_K] = 208,
+                                                    [TD_FORMAT_TQ1_0] = 52,
+                                                    [TD_FORMAT_TQ2_0] = 64};
+    *at = behind[format];
     switch (format) {
     case TD_FORMAT_MXFP4_BLOCK:
+    case TD_FORMAT_NVFP4_BLOCK:
         return 0;
     case TD_FORMAT_Q4_1:
     case TD_FORMAT_Q5_1:
