@@ -204,6 +204,17 @@ INLINE void request_scales(const td_matrix *w, const lane_rows *l, uint32_t n, u
     }
 }
 
+/* Chosen rows lie anywhere. While those from o on are read, bytes [from, to) of the LANES after them are asked for. */
+INLINE void request_chosen(const td_tile *t, const uint8_t *data, size_t row_bytes, uint32_t o, size_t from,
+                           size_t to) {
+    for (uint32_t i = o + LANES; i < o + 2 * LANES && i < t->n_o; i++) {
+        const uint8_t *row = data + (size_t)t->id[i] * row_bytes;
+        for (size_t at = from; at < to; at += 64)
+            __builtin_prefetch(row + at);
+        __builtin_prefetch(row + to - 1);
+    }
+}
+
 /* Where the weights lie that will be needed `ahead` bytes after those at byte `at` of outputs [o, o + n): further along
  * the same rows, which have `row` bytes, or in the rows that follow. */
 INLINE const uint8_t *weights_ahead(const td_matrix *w, uint32_t o, uint32_t n, size_t at, size_t row,
@@ -247,7 +258,14 @@ INLINE void dot_panel(const td_tile *t, packed_panel *p, float *acc, const lane_
     const td_matrix *w = t->w;
     strip s = {.shift = group_shift(w), .row_bytes = w->row_bytes};
     const uint32_t g0 = k0 / 32 >> s.shift, g1 = k1 / 32 >> s.shift;
-    request_scales(w, l, NV * LANES, g0, g1);
+    if (t->id) {
+        const size_t size = w->scale_type == TD_DTYPE_F32 ? 4 : 2;
+        request_chosen(t, w->data, w->row_bytes, o, k0 * (size_t)bits / 8, k1 * (size_t)bits / 8);
+        request_chosen(t, w->scales, w->scale_row_bytes, o, g0 * size, g1 * size);
+        request_chosen(t, w->biases, w->scale_row_bytes, o, g0 * size, g1 * size);
+    } else {
+        request_scales(w, l, NV * LANES, g0, g1);
+    }
     for (int v = 0; v < NV; v++)
         pack_all_scales(p[v].scales, w, l + v, g0, g1, bits);
     for (s.k = k0; s.k < k1; s.k += s.blocks * 32) {

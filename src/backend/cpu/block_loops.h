@@ -119,6 +119,7 @@ INLINE void block_of_16(vf sum[MAX_ROWS_AT_A_TIME][VECTORS], const block_panel *
 }
 
 INLINE void request_bytes(const uint8_t *p, const uint32_t bytes) {
+#pragma GCC unroll 10
     for (uint32_t i = 0; i < bytes; i += 64)
         __builtin_prefetch(p + i);
 }
@@ -136,14 +137,19 @@ INLINE void multiply_blocks(float *acc, const block_panel *p, const void *const 
     }
     /* The requests of a strip, spread over its blocks: all lines of a row at once. */
     const uint32_t blocks = shapes[kind].strip / 32, rows = ((uint32_t)NV * LANES + blocks - 1) / blocks;
+    /* How many, where it is the same for all kinds that share this. */
+    const uint32_t packed = strip_vectors(blocks, kind) * VECTOR_BYTES / blocks,
+                   row = blocks * 32 / shapes[kind].inputs * shapes[kind].bytes;
+    const uint32_t of_group = shapes[kind].in_place ? packed : at->request,
+                   of_row = shapes[kind].in_place ? row : at->request;
     const uint8_t *next = at->next;
     for (uint32_t b = 0; b < at->blocks; b++) {
         if (next && at->packed)
             for (int v = 0; v < NV; v++)
-                request_bytes(at->raw[v] + PACKED_PREFETCH_BYTES + b * at->request, at->request);
+                request_bytes(at->raw[v] + PACKED_PREFETCH_BYTES + b * of_group, of_group);
         else if (next)
             for (uint32_t i = 0; i < rows; i++, next += at->row_bytes)
-                request_bytes(next, at->request);
+                request_bytes(next, of_row);
         if (shapes[kind].group == 32)
             block_of_32(sum, p, at, b, xb, kind, NV, NR);
         else
@@ -243,6 +249,8 @@ INLINE void dot_block_outputs(const td_tile *t, lane_rows *l, uint32_t o, uint32
                 kernels->pack(p[v].raw, l + v, at, row, s.blocks);
             kernels->take(p + v, s.raw[v], s.blocks);
         }
+        if (t->id)
+            request_chosen(t, w->data, w->row_bytes, o, at, at + strip_row < row ? at + strip_row : row);
         s.next = packed ? from : t->id ? NULL : weights_ahead(w, o, NV * LANES, at, row, BLOCK_PREFETCH_BYTES);
         from += packed ? strip_packed : 0;
         for (uint32_t r = 0, n; r < t->n_r; r += n, s.next = NULL) {
