@@ -327,10 +327,10 @@ static void tokens_and_text(void **state) {
 
 static void mistakes_get_their_status(void **state) {
     (void)state;
-    static char long_prompt[40000], too_long[120000];
+    static char long_prompt[90000], too_long[120000];
     memset(long_prompt, 0, sizeof long_prompt);
     strcpy(long_prompt, "{\"prompt\":\"");
-    for (int i = 0; i < 4500; i++)
+    for (int i = 0; i < 17000; i++)
         strcat(long_prompt, "word ");
     strcat(long_prompt, "\"}");
     memset(too_long, ' ', sizeof too_long - 1);
@@ -381,8 +381,8 @@ static void mistakes_get_their_status(void **state) {
         api_reply_free(&r);
     }
     api_reply r = api_post(port, "/v1/completions", long_prompt); /* both numbers are said */
-    assert_non_null(strstr(api_text(r.json, "error.message"), "4096"));
-    assert_non_null(strstr(api_text(r.json, "error.message"), "450"));
+    assert_non_null(strstr(api_text(r.json, "error.message"), "16384"));
+    assert_non_null(strstr(api_text(r.json, "error.message"), "1700"));
     api_reply_free(&r);
     r = chat(HELLO ",\"seed\":1"); /* requirement 47: the next text request drafts */
     assert_true(api_number(r.json, "timings.draft_n") > 0);
