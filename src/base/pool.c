@@ -6,11 +6,6 @@
  * of an addition; and when its share is used up, those of the threads behind it in turn. One word for all threads was
  * the first design: at sixteen threads and four tiles each, handing it around took longer than many a job.
  *
- * Which shares have tiles left stands in a bitmap (`open`), a bit a share, cleared by whoever takes the last one: a
- * thread that is through with its own sees in one read that nothing is left, where looking at everybody's word costs
- * all threads together the square of their number. The bitmap is a hint: the word of the share decides. It lies beside
- * `done`, which such a thread has just written. With fewer tiles than threads there are only as many shares as tiles.
- *
  * The word of a share need not be set when a job begins: one of an older job counts as untouched. A worker that slept
  * through a job cannot take a tile of the next one by mistake. It knows the old number; and once a job is over every
  * share that has tiles in it says so, in its own number or a later one, so the exchange finds nothing to take. That
@@ -78,9 +73,8 @@ typedef struct bell {
 struct td_pool {
     _Alignas(64) _Atomic uint64_t job; /* number << 32 | tiles */
     atomic_int stop;
-    _Alignas(64) bell done;                  /* tiles finished; the owner sleeps here */
-    _Atomic uint64_t open[MAX_THREADS / 64]; /* bit i: share i may have tiles left */
-    _Alignas(64) atomic_int sleepers;        /* workers asleep or about to be */
+    _Alignas(64) bell done;           /* tiles finished; the owner sleeps here */
+    _Alignas(64) atomic_int sleepers; /* workers asleep or about to be */
     atomic_int owner_sleeps;
     bell work; /* workers sleep here */
 
@@ -166,21 +160,14 @@ static uint32_t tiles_of(uint64_t job) {
     return (uint32_t)job;
 }
 
-/* With fewer tiles than threads the last threads have no share. */
-static uint32_t shares_of(const td_pool *p, uint64_t job) {
-    const uint32_t tiles = tiles_of(job), threads = (uint32_t)p->n_threads;
-    return tiles < threads ? tiles : threads;
-}
-
-/* The first tile of share i; behind the last share, the number of tiles. */
-static uint32_t first_of(const td_pool *p, uint64_t job, uint32_t i) {
-    const uint32_t n = shares_of(p, job);
-    return i < n ? (uint32_t)((uint64_t)tiles_of(job) * i / n) : tiles_of(job);
+/* The first tile of share i; of the one behind the last, the number of tiles. */
+static uint32_t first_of(const td_pool *p, uint64_t job, int i) {
+    return (uint32_t)((uint64_t)tiles_of(job) * (unsigned)i / (unsigned)p->n_threads);
 }
 
 /* Takes a tile of share i of the job; -1 when none is left, or the job is over. */
 static int take_tile(td_pool *p, uint64_t job, int i) {
-    const uint32_t first = first_of(p, job, (uint32_t)i), n = first_of(p, job, (uint32_t)i + 1) - first;
+    const uint32_t first = first_of(p, job, i), n = first_of(p, job, i + 1) - first;
     _Atomic uint64_t *word = &p->shares[i].word;
     uint64_t w = atomic_load(word);
     for (;;) {
@@ -188,32 +175,8 @@ static int take_tile(td_pool *p, uint64_t job, int i) {
         const uint32_t taken = age == 0 ? (uint32_t)w : 0;
         if (age < 0 || taken >= n)
             return -1;
-        if (!atomic_compare_exchange_weak(word, &w, (uint64_t)number_of(job) << 32 | (taken + 1)))
-            continue;
-        if (taken + 1 == n) /* the job cannot be over before this tile is, so this is its own bit */
-            atomic_fetch_and(&p->open[i / 64], ~((uint64_t)1 << i % 64));
-        return (int)(first + taken);
-    }
-}
-
-/* The first share at or behind `from`, in a circle, that may have tiles left; -1: there is none. */
-static int next_open(td_pool *p, int from) {
-    const int words = (p->n_threads + 63) / 64;
-    for (int k = 0; k <= words; k++) { /* the first word once more at the end, for what lies before `from` */
-        const int at = (from / 64 + k) % words;
-        const uint64_t bits = atomic_load(&p->open[at]) & (k ? UINT64_MAX : UINT64_MAX << from % 64);
-        if (bits)
-            return at * 64 + __builtin_ctzll(bits);
-    }
-    return -1;
-}
-
-/* Before the job is published: every share has tiles. */
-static void open_shares(td_pool *p, uint64_t job) {
-    const uint32_t n = shares_of(p, job);
-    for (uint32_t at = 0; at * 64 < (uint32_t)p->n_threads; at++) {
-        const uint32_t bits = n > at * 64 ? n - at * 64 : 0;
-        atomic_store_explicit(&p->open[at], bits >= 64 ? UINT64_MAX : ((uint64_t)1 << bits) - 1, memory_order_relaxed);
+        if (atomic_compare_exchange_weak(word, &w, (uint64_t)number_of(job) << 32 | (taken + 1)))
+            return (int)(first + taken);
     }
 }
 
@@ -225,14 +188,13 @@ static void finish_tiles(td_pool *p, uint64_t job, uint32_t n) {
 
 /* The thread's own share, then what is left of the others'. */
 static void work_along(td_pool *p, uint64_t job, int thread) {
-    int whose = (uint32_t)thread < shares_of(p, job) ? thread : next_open(p, thread);
-    for (int k = 0; k < p->n_threads && whose >= 0 && atomic_load(&p->job) == job; k++) {
+    for (int i = 0; i < p->n_threads && atomic_load(&p->job) == job; i++) {
+        const int whose = (thread + i) % p->n_threads;
         uint32_t n = 0;
         for (int tile; (tile = take_tile(p, job, whose)) >= 0; n++)
             p->fn(p->arg, tile, thread);
         if (n)
             finish_tiles(p, job, n);
-        whose = next_open(p, whose + 1);
     }
 }
 
@@ -351,7 +313,6 @@ void td_pool_run(td_pool *p, td_pool_fn fn, void *arg, int n_tiles) {
     p->fn = fn;
     p->arg = arg;
     atomic_store_explicit(&p->done.word, 0, memory_order_relaxed);
-    open_shares(p, job);
     atomic_store(&p->job, job);
     wake_workers(p, (uint32_t)n_tiles);
     work_along(p, job, 0);
