@@ -8,6 +8,7 @@
 #include "decode/support_decode.h"
 #include "support/gguf_convert.h"
 #include "support/rewrite.h"
+#include "support/sanitized.h"
 
 #include "base/rng.h"
 
@@ -94,6 +95,7 @@ static void drafted_text_is_plain_text(void **state) {
     (void)state;
     static const char *const fixtures[] = {"gemma4-dense", "gemma4-moe"};
     static const char *const backends[] = {"generic", "avx2", "avx512", "cpu"};
+    enum { N_BACKENDS = sizeof backends / sizeof backends[0] };
     static const struct {
         td_format format;
         const char *name;
@@ -108,8 +110,9 @@ static void drafted_text_is_plain_text(void **state) {
         for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++) {
             snprintf(path, sizeof path, "%s/model.gguf", w.dir);
             gguf_convert(w.dir, path, formats[f].format);
-            for (size_t b = 0; b < sizeof backends / sizeof backends[0]; b++)
-                check_file(path, backends[b], formats[f].name);
+            for (size_t b = 0; b < N_BACKENDS; b++)
+                if (!TD_SANITIZED || b == (f + m) % N_BACKENDS) /* there each file meets one of them */
+                    check_file(path, backends[b], formats[f].name);
             unlink(path);
         }
         rewrite_close(&w);
