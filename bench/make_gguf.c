@@ -21,8 +21,7 @@ int main(int argc, char **argv) {
                                                       .clusters = argc > 4 && strcmp(argv[4], "clusters") == 0});
             return 0;
         }
-    fprintf(stderr,
-            "usage: make_gguf <checkpoint directory> <out.gguf> "
-            "[f32|f16|bf16|q8_0|q4_0|q5_0|q4_k|q5_k|q6_k [clusters]]\n");
+    fprintf(stderr, "usage: make_gguf <checkpoint directory> <out.gguf> "
+                    "[f32|f16|bf16|q8_0|q4_0|q5_0|q4_k|q5_k|q6_k [clusters]]\n");
     return 2;
 }

@@ -16,7 +16,6 @@
 #include "engine/measure.h"
 
 enum { MAX_ROWS = TD_MAX_DRAFT, MAX_CONTEXTS = 16 };
-#define MEMORY_BYTES ((uint64_t)256 << 20)
 
 typedef struct kernels_args {
     td_model_args model;
@@ -84,7 +83,7 @@ static td_status tick(kernels *k, td_error *err) {
 static td_status measure_memory(kernels *k, td_error *err) {
     double rate;
     td_measure_memory_options o = {
-        .n_threads = k->opened.info->n_threads, .pin = k->args->model.pin.given, .bytes = MEMORY_BYTES, .repeats = 2};
+        .n_threads = k->opened.info->n_threads, .pin = k->args->model.pin.given, .repeats = 2};
     TD_TRY(td_measure_memory(&o, &rate, err));
     k->memory = rate > k->memory ? rate : k->memory;
     return TD_OK;

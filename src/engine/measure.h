@@ -38,7 +38,7 @@ td_status td_measure_draft(td_measure *m, uint32_t depth, uint32_t *n, double *s
 typedef struct td_measure_memory_options {
     int n_threads;    /* 0: usable processors */
     bool pin;         /* as the engine's threads are */
-    uint64_t bytes;   /* of the buffer that is read, far larger than the caches */
+    uint64_t bytes;   /* of the buffer that is read; 0: more than the caches hold, as far as memory goes */
     uint32_t repeats; /* of every way of reading */
 } td_measure_memory_options;
 

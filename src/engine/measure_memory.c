@@ -9,13 +9,17 @@
 #include "engine/measure.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/pool.h"
 
 #define TILE ((size_t)1 << 20)
 #define MAX_THREADS 1024
+#define LEAST_BYTES ((uint64_t)256 << 20)
+#define MOST_BYTES ((uint64_t)1 << 30)
 
 typedef uint64_t wide __attribute__((vector_size(64)));
 
@@ -74,11 +78,27 @@ static void read_four(void *arg, int tile, int thread) {
 static const td_pool_fn ways[] = {read_plain, read_8k_ahead, read_24k_ahead, read_two, read_four};
 enum { N_WAYS = sizeof ways / sizeof *ways };
 
-static double best_rate(td_pool *pool, reader *r, const td_measure_memory_options *o) {
-    const int n_tiles = (int)(o->bytes / TILE);
+static uint64_t least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+/* Three times the last cache, or much of the buffer would be read from there; but no more than takes a second or two to
+ * read, and of the memory available no more than a quarter. */
+static uint64_t enough_bytes(void) {
+    uint64_t bytes = LEAST_BYTES;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (cache > 0 && 3 * (uint64_t)cache > bytes)
+        bytes = least(3 * (uint64_t)cache, MOST_BYTES);
+#endif
+    return least(bytes, td_memory_available() / 4);
+}
+
+static double best_rate(td_pool *pool, reader *r, uint64_t bytes, uint32_t repeats) {
+    const int n_tiles = (int)(bytes / TILE);
     double best = 0;
     td_pool_run(pool, touch_tile, r, n_tiles);
-    for (uint32_t k = 0; k <= o->repeats; k++) /* the first is a warm-up */
+    for (uint32_t k = 0; k <= repeats; k++) /* the first is a warm-up */
         for (int w = 0; w < N_WAYS; w++) {
             int64_t start = td_clock_ns();
             td_pool_run(pool, ways[w], r, n_tiles);
@@ -92,7 +112,8 @@ td_status td_measure_memory(const td_measure_memory_options *opt, double *rate, 
     td_pool_options o = td_pool_options_default();
     td_pool *pool = NULL;
     reader *r = td_malloc_aligned(sizeof *r);
-    wide *data = td_malloc_aligned(opt->bytes / TILE * TILE);
+    const uint64_t bytes = opt->bytes ? opt->bytes : enough_bytes();
+    wide *data = td_malloc_aligned(bytes / TILE * TILE);
     td_status st = r && data ? TD_OK : td_fail(err, TD_E_NOMEM, "out of memory for a buffer to read");
     o.n_threads = opt->n_threads;
     o.pin = opt->pin;
@@ -101,7 +122,7 @@ td_status td_measure_memory(const td_measure_memory_options *opt, double *rate, 
     if (st == TD_OK) {
         memset(r, 0, sizeof *r);
         r->data = data;
-        *rate = best_rate(pool, r, opt);
+        *rate = best_rate(pool, r, bytes, opt->repeats);
     }
     td_pool_close(&pool);
     td_free_aligned(data);
