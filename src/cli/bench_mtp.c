@@ -2,8 +2,9 @@
  *
  * Each depth is compared with a plain answer made right beside it, before it in even repeats and behind it in odd ones,
  * so that what the machine does to one it does to the other; the ratio is taken pair by pair, and its median, least and
- * greatest are printed. Answers of one prompt share its keys: the prompt is read once. Every answer must have the
- * tokens of the first one, unless acceptance is forced, when they mean nothing. */
+ * greatest are printed. Depths take turns, too: a machine whose memory slows down for a minute, which helps drafts, is
+ * no merit of the depth that it met. Answers of one prompt share its keys: the prompt is read once. Every answer must
+ * have the tokens of the first one, unless acceptance is forced, when they mean nothing. */
 #include <stdio.h>
 #include <string.h>
 
@@ -123,6 +124,7 @@ static bool same_tokens(const td_result *a, const td_result *b) {
 
 /* What pairs at one depth have shown. */
 typedef struct arm {
+    uint32_t n;                            /* pairs */
     double speed[2][TD_BENCH_MAX_REPEATS]; /* drafted, plain */
     double ratio[TD_BENCH_MAX_REPEATS];
     td_result sum; /* of the drafted answers */
@@ -140,13 +142,11 @@ static td_status one_side(stage *s, arm *a, uint32_t depth, bool plain, uint32_t
     return TD_OK;
 }
 
-static td_status pairs(stage *s, arm *a, uint32_t depth, td_error *err) {
-    *a = (arm){.identical = true};
-    for (uint32_t k = 0; k < s->b->repeats; k++) {
-        TD_TRY(one_side(s, a, depth, k % 2, k, err));
-        TD_TRY(one_side(s, a, depth, !(k % 2), k, err));
-        a->ratio[k] = a->speed[1][k] > 0 ? a->speed[0][k] / a->speed[1][k] : 0;
-    }
+static td_status pair(stage *s, arm *a, uint32_t depth, uint32_t k, td_error *err) {
+    TD_TRY(one_side(s, a, depth, k % 2, k, err));
+    TD_TRY(one_side(s, a, depth, !(k % 2), k, err));
+    a->ratio[k] = a->speed[1][k] > 0 ? a->speed[0][k] / a->speed[1][k] : 0;
+    a->n = k + 1;
     return TD_OK;
 }
 
@@ -167,7 +167,7 @@ static double per_round(const td_result *sum, uint32_t repeats) {
 
 static void add_row(stage *s, const arm *a, uint32_t class, uint32_t context, uint32_t depth) {
     bench *b = s->b;
-    const uint32_t n = b->repeats;
+    const uint32_t n = a->n;
     td_bench_summary ratio = td_bench_summarise(a->ratio, n);
     bool forced = b->args->forced.n > 0;
     td_bench_row(b->table, json_pack("[s,I,I,o,I,f,o,o,o,o,o,o,o,o,o]", td_bench_class_name(class), (json_int_t)context,
@@ -182,46 +182,65 @@ static void add_row(stage *s, const arm *a, uint32_t class, uint32_t context, ui
     b->identical = b->identical && (forced || a->identical);
 }
 
+/* How much faster one arm is than another, repeat by repeat. */
+static double faster(const arm *a, const arm *than) {
+    double by[TD_BENCH_MAX_REPEATS];
+    for (uint32_t k = 0; k < a->n; k++)
+        by[k] = than->speed[0][k] > 0 ? a->speed[0][k] / than->speed[0][k] : 0;
+    return td_bench_summarise(by, a->n).median;
+}
+
 /* The depth that does best beside what auto does. */
-static void compare_auto(bench *b, uint32_t class, uint32_t context, const double *ratio) {
-    double best = 0, automatic = 0;
-    uint32_t best_depth = 0;
+static void compare_auto(bench *b, uint32_t class, uint32_t context, const arm *arms) {
+    const arm *automatic = NULL;
+    double most = 0;
+    uint32_t best = 0;
     for (uint32_t i = 0; i < b->n_depths; i++) {
+        const double ratio = td_bench_summarise(arms[i].ratio, arms[i].n).median;
         if (b->depths[i] == AUTO) {
-            automatic = ratio[i];
-        } else if (ratio[i] > best) {
-            best = ratio[i];
-            best_depth = b->depths[i];
+            automatic = &arms[i];
+        } else if (ratio > most) {
+            most = ratio;
+            best = i;
         }
     }
-    if (best > 0 && automatic > 0)
+    if (most > 0 && automatic)
         td_bench_note(b->report, "%s at %u: the best fixed depth is %u, %.2fx; auto is at %.0f %% of it",
-                      td_bench_class_name(class), context, best_depth, best, 100 * automatic / best);
+                      td_bench_class_name(class), context, b->depths[best], most, 100 * faster(automatic, &arms[best]));
+}
+
+/* The depths in turn, as many times as there are repeats. */
+static td_status take_turns(stage *s, arm *arms, uint32_t class, uint32_t context, td_error *err) {
+    bench *b = s->b;
+    for (uint32_t k = 0; k < b->repeats; k++)
+        for (uint32_t i = 0; i < b->n_depths; i++) {
+            say_where(b, class, context, b->depths[i]);
+            TD_TRY(pair(s, &arms[i], b->depths[i], k, err));
+        }
+    return TD_OK;
 }
 
 static td_status all_depths(stage *s, uint32_t class, uint32_t context, td_error *err) {
     bench *b = s->b;
-    double ratio[MAX_DEPTHS] = {0};
-    arm *a = td_calloc(1, sizeof *a);
+    arm *arms = td_calloc(b->n_depths, sizeof *arms);
     td_result warm = {0};
-    td_status st = a ? TD_OK : td_fail(err, TD_E_NOMEM, "out of memory");
+    td_status st = arms ? TD_OK : td_fail(err, TD_E_NOMEM, "out of memory");
     say_where(b, class, context, b->depths[0]);
     if (st == TD_OK) /* reads the prompt, and is what all others are compared with */
         st = answer(s, true, 0, 0, &s->first, err);
     if (st == TD_OK && b->opened.info->mtp_active) /* what drafting costs here is found out off the clock */
         st = answer(s, false, AUTO, 0, &warm, err);
     td_result_free(&warm);
-    for (uint32_t i = 0; i < b->n_depths && st == TD_OK; i++) {
-        say_where(b, class, context, b->depths[i]);
-        st = pairs(s, a, b->depths[i], err);
-        if (st == TD_OK) {
-            add_row(s, a, class, context, b->depths[i]);
-            ratio[i] = td_bench_summarise(a->ratio, b->repeats).median;
-        }
-    }
+    for (uint32_t i = 0; arms && i < b->n_depths; i++)
+        arms[i].identical = true;
     if (st == TD_OK)
-        compare_auto(b, class, context, ratio);
-    td_free(a);
+        st = take_turns(s, arms, class, context, err);
+    for (uint32_t i = 0; arms && i < b->n_depths; i++)
+        if (arms[i].n)
+            add_row(s, &arms[i], class, context, b->depths[i]);
+    if (st == TD_OK)
+        compare_auto(b, class, context, arms);
+    td_free(arms);
     return st;
 }
 
