@@ -69,11 +69,6 @@ static const td_bench_column prompt_columns[] = {
 };
 #define COUNT(columns) (sizeof(columns) / sizeof *(columns))
 
-static bool go_on(void *user) {
-    (void)user;
-    return !td_interrupted();
-}
-
 static td_status tick(kernels *k, td_error *err) {
     if (!td_progress_show(NULL, "kernels", k->done++, k->total))
         return td_fail(err, TD_E_CANCELLED, "interrupted");
@@ -229,7 +224,7 @@ static void add_notes(kernels *k) {
 static int measure_and_report(kernels *k) {
     td_error err = {0};
     k->total = (uint64_t)k->n_contexts * k->repeats * k->n_rows + 5;
-    td_measure_watch(k->measure, go_on, NULL);
+    td_measure_watch(k->measure, td_not_interrupted, NULL);
     td_status st = open_tables(k, &err);
     if (st == TD_OK)
         st = measure_contexts(k, &err);

@@ -3,8 +3,9 @@
  * Each depth is compared with a plain answer made right beside it, before it in even repeats and behind it in odd ones,
  * so that what the machine does to one it does to the other; the ratio is taken pair by pair, and its median, least and
  * greatest are printed. Depths take turns, too: a machine whose memory slows down for a minute, which helps drafts, is
- * no merit of the depth that it met. Answers of one prompt share its keys: the prompt is read once. Every answer must
- * have the tokens of the first one, unless acceptance is forced, when they mean nothing. */
+ * no merit of the depth that it met. Answers of one prompt share its keys, as far as an answer leaves them: behind a
+ * sliding window that has moved on they are gone, and the prompt is read anew, off the clock. Every answer must have
+ * the tokens of the first one, unless acceptance is forced, when they mean nothing. */
 #include <stdio.h>
 #include <string.h>
 
@@ -92,11 +93,6 @@ typedef struct stage {
     td_result first; /* the first answer of all */
 } stage;
 
-static bool go_on(void *user) {
-    (void)user;
-    return !td_interrupted();
-}
-
 /* depth: 0 to TD_MAX_DRAFT, or AUTO; plain: no drafter at all. */
 static td_status answer(stage *s, bool plain, uint32_t depth, uint32_t repeat, td_result *out, td_error *err) {
     bench *b = s->b;
@@ -108,7 +104,7 @@ static td_status answer(stage *s, bool plain, uint32_t depth, uint32_t repeat, t
         q.sampling.seed += repeat;
     q.num_mtp_tokens = (int)(depth == AUTO ? b->auto_limit : depth);
     q.mtp_fixed = depth != AUTO;
-    q.is_wanted = go_on;
+    q.is_wanted = td_not_interrupted;
     if (!td_progress_show(NULL, "mtp", b->done++, b->total))
         return td_fail(err, TD_E_CANCELLED, "interrupted");
     TD_TRY(td_session_generate(s->session, &q, out, err));

@@ -100,12 +100,6 @@ static bool on_text(void *user, const td_piece *piece) {
     return !td_interrupted();
 }
 
-/* While its prompt is read, too. */
-static bool is_wanted(void *user) {
-    (void)user;
-    return !td_interrupted();
-}
-
 static void on_end(void *user, const td_result *result, const td_error *err) {
     stream *s = user;
     batch *b = s->in;
@@ -129,7 +123,7 @@ static td_status submit_all(bench *b, batch *in, stream *streams, bool plain, ui
         q.n_prompt = b->n_prompt[i];
         q.no_mtp = plain;
         q.on_text = on_text;
-        q.is_wanted = is_wanted;
+        q.is_wanted = td_not_interrupted; /* while its prompt is read, too */
         q.user = &streams[i];
         q.sampling.seed += i;
         TD_TRY(td_scheduler_submit(b->scheduler, &q, i, on_end, &id, err));

@@ -28,6 +28,11 @@ bool td_interrupted(void) {
     return interrupted != 0;
 }
 
+bool td_not_interrupted(void *user) {
+    (void)user;
+    return !td_interrupted();
+}
+
 void td_interrupt_reset(void) {
     interrupted = 0;
 }

@@ -7,6 +7,8 @@
 /* From here on the first SIGINT or SIGTERM raises the flag, a second one ends the process; SIGPIPE is ignored. */
 void td_signals_install(void);
 bool td_interrupted(void);
+/* The opposite, for who asks by a callback whether to go on. */
+bool td_not_interrupted(void *user);
 /* Lowers the flag, for a chat that goes on after one answer was stopped. */
 void td_interrupt_reset(void);
 
